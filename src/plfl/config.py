@@ -1,0 +1,234 @@
+"""Every setting of a run, with its default and its meaning, in the one place where they live.
+
+A config is a value: build it from a recipe (`plfl.recipes`), from keyword arguments, from a TOML file or from the
+command line's `--set key=value`. Optimizer settings left out (None) take the default of the chosen optimizer's
+factory in `plfl.federate`; `plfl.training.complete` fills them in, so that a stored `config.toml` is complete.
+"""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from plfl.errors import BadInput
+
+PERSONAL_ALIASES: dict[str, tuple[str, ...]] = {"none": (), "mlp": ("mlp.*",), "all": ("*",)}
+_UNITS = {"min": 1, "h": 60, "d": 24 * 60}
+
+
+def _parse_patterns(value: object) -> object:
+    if isinstance(value, str):
+        return PERSONAL_ALIASES.get(value, (value,))
+    return value
+
+
+def _parse_list(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+def _check_duration(value: object) -> object:
+    text = str(value).strip()
+    if re.fullmatch(r"-?\d+(\.\d+)?(min|h|d)", text) or re.fullmatch(r"-?\d+", text):
+        if float(re.sub(r"[a-z]+$", "", text)) <= 0:
+            raise ValueError("must be longer than zero, such as 3h or 12 (intervals)")
+        return text
+    raise ValueError("must be a duration such as 45min, 3h or 1d, or a number of intervals such as 12")
+
+
+Duration = Annotated[str, BeforeValidator(_check_duration)]
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_parse_patterns)]
+Strings = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
+Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Config(BaseModel):
+    """All settings of one run; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    recipe: str = "paper"
+    """The recipe that this config began as."""
+    data: Strings = ("generated:12",)
+    """Data sources, such as generated:12."""
+    seed: int = Field(0, ge=0, lt=2**32)
+    """The one seed; every random number derives from it."""
+
+    model: str = "lstm_mlp"
+    """The forecaster, by its name in plfl.forecast.models."""
+    lookback: Duration = "3h"
+    """How far back the model's inputs reach; a duration, or a number of intervals."""
+    horizon: Duration = "1h"
+    """How far ahead it forecasts; a duration, or a number of intervals."""
+    hidden: int = Field(25, ge=1)
+    """Width of the LSTM."""
+    mlp: tuple[Annotated[int, Field(ge=1)], ...] = (150, 75)
+    """Widths of the head's hidden layers."""
+
+    split: tuple[Fraction, Fraction, Fraction] = (0.8, 0.1, 0.1)
+    """Training, validation and test part of each client's time, in this order."""
+    history_days: int | None = Field(None, ge=1)
+    """Pretend that only so many days before the test part exist; all of them when left out."""
+    max_gap: Duration = "1h"
+    """Gaps up to this long are filled in the inputs; windows that touch a longer one are dropped."""
+
+    personal: Patterns = ("mlp.*",)
+    """Parameters that stay at the client, by shell-style patterns; none, mlp and all are short for [], ["mlp.*"], ["*"]."""
+    client: Literal["adam", "adam_ams", "prox", "prox_adam"] = "adam"
+    """Client optimizer."""
+    client_lr: Positive | None = None
+    """Client learning rate."""
+    client_beta1: Decay | None = None
+    """Decay of the client's first moment."""
+    client_beta2: Decay | None = None
+    """Decay of the client's second moment."""
+    client_eps: Positive | None = None
+    """Added to the client's denominator."""
+    alpha: NonNegative | None = None
+    """Weight of the proximal penalty (prox and prox_adam)."""
+    start: Literal["server", "own"] = "server"
+    """Where local training begins: at the server's shared parameters, or at the client's own last ones."""
+    reset_moments: bool = True
+    """Client moments start anew each round."""
+    server: Literal["fed_avg", "fed_adagrad", "fed_adam", "fed_yogi", "fed_avg_adaptive"] = "fed_avg"
+    """Server optimizer."""
+    server_lr: Positive | None = None
+    """Server learning rate."""
+    server_beta1: Decay | None = None
+    """Decay of the server's first moment."""
+    server_beta2: Decay | None = None
+    """Decay of the server's second moment."""
+    tau: Positive | None = None
+    """Added to the server's denominator; its square is where the server's second moment starts."""
+    sync_every: int | None = Field(None, ge=1)
+    """Rounds between two averages (fed_avg_adaptive)."""
+
+    rounds: int = Field(40, ge=1)
+    """Rounds in all."""
+    local_steps: int = Field(125, ge=1)
+    """Minibatch steps of each client in a round."""
+    batch: int = Field(16, ge=1)
+    """Windows in a minibatch."""
+    fraction: Fraction = 1.0
+    """Share of the clients that takes part in a round."""
+    weights: Literal["equal", "windows"] = "equal"
+    """How updates are averaged: alike, or by the client's number of training windows."""
+    eval_every: int = Field(5, ge=1)
+    """Rounds between two evaluations on the validation part."""
+
+    max_weight: Positive = 1e6
+    """The largest number of windows that the gate believes a client."""
+    max_norm_ratio: Positive = 10.0
+    """Updates with a norm above this many times the cohort's median are quarantined."""
+
+    checkpoint_seconds: NonNegative = 10.0
+    """Seconds between two checkpoints; 0 saves after every round."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where to train; auto takes a GPU if there is one."""
+    cores: int | None = Field(None, ge=1)
+    """CPU cores to use; all that this process may use when left out."""
+    deterministic: bool = False
+    """Bit-identical repeats on a GPU too, at some cost in speed; a CPU always repeats."""
+
+    @model_validator(mode="after")
+    def _check_split(self) -> Self:
+        if abs(sum(self.split) - 1) > 1e-9:
+            raise ValueError(f"split {list(self.split)} must add up to 1, as in [0.8, 0.1, 0.1]")
+        return self
+
+    def to_toml(self) -> str:
+        """The config as TOML; keys without a value are left out."""
+        import tomli_w
+
+        return tomli_w.dumps({key: value for key, value in self.model_dump(mode="json").items() if value is not None})
+
+
+def make_config(values: Mapping[str, Any]) -> Config:
+    """A config from plain values, or one line that says which is wrong and how to fix it."""
+    for key in values:
+        check_key(key)
+    try:
+        return Config(**values)
+    except ValidationError as error:
+        raise BadInput(_first_problem(error)) from None
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that no config has, and name the nearest one that it has."""
+    if key in Config.model_fields:
+        return
+    near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(Config.model_fields)}"
+    raise BadInput(f"unknown config key {key!r}; {hint}")
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """The values of `--set key=value` arguments.
+
+    >>> parse_settings(["rounds=2", "personal=mlp"])
+    {'rounds': 2, 'personal': 'mlp'}
+    """
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise BadInput(f"--set {setting!r} has no value; write --set key=value, as in --set rounds=80")
+        check_key(key.strip())
+        values[key.strip()] = _parse_value(text.strip())
+    return values
+
+
+def read_config(path: Path) -> Config:
+    """The config stored in a TOML file."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{path} is missing; is {path.parent} the folder of a run?") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not valid TOML ({error}); restore it, or start a new run") from None
+    try:
+        return make_config(values)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+
+
+def count_intervals(duration: str, interval: np.timedelta64, what: str) -> int:
+    """A duration in intervals of the data: 3h is 12 at 15 minutes.
+
+    >>> count_intervals("3h", np.timedelta64(15, "m"), "lookback")
+    12
+    """
+    if duration.isdigit():
+        return int(duration)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(min|h|d)", duration)
+    assert match, duration
+    minutes = float(match[1]) * _UNITS[match[2]]
+    step = interval / np.timedelta64(1, "m")
+    count = round(minutes / step)
+    if count < 1 or abs(count * step - minutes) > 1e-9:
+        raise BadInput(f"{what} {duration} is not a multiple of the data's interval ({step:g}min)")
+    return count
+
+
+def _parse_value(text: str) -> Any:
+    """JSON if it is JSON (numbers, lists, true, null), else the text itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False)[0]
+    reason = problem["msg"].removeprefix("Value error, ")
+    if not problem["loc"]:
+        return reason
+    return f"{problem['loc'][0]} = {problem['input']!r}: {reason[0].lower()}{reason[1:]}"

@@ -1,0 +1,180 @@
+"""The panel: every client's readings on one time grid, the structure that everything downstream uses.
+
+Interval t of the grid covers [start + t * interval, start + (t + 1) * interval) in UTC; a reading is known at the
+end of its interval. A missing reading is NaN and nothing else is: no client has to span the whole grid.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
+
+from plfl.errors import BadInput
+
+DAY = np.timedelta64(1, "D")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Readings of several clients: ids, loads, covariates, static facts and local time zones."""
+
+    ids: tuple[str, ...]
+    start: np.datetime64
+    """UTC, the beginning of interval 0."""
+    interval: np.timedelta64
+    load: np.ndarray
+    """(clients, time) float32, energy in kWh per interval; NaN where there is no reading."""
+    covariates: np.ndarray
+    """(clients, time, covariates) float32, such as weather; NaN where unknown."""
+    covariate_names: tuple[str, ...]
+    statics: np.ndarray
+    """(clients, statics) float32, such as areas in m2."""
+    static_names: tuple[str, ...]
+    zones: tuple[str, ...]
+    """The IANA time zone of each client."""
+
+    def __post_init__(self) -> None:
+        num_clients, num_times = self.load.shape
+        assert self.covariates.shape == (num_clients, num_times, len(self.covariate_names)), self.covariates.shape
+        assert self.statics.shape == (num_clients, len(self.static_names)), self.statics.shape
+        assert len(self.ids) == len(self.zones) == num_clients, (len(self.ids), len(self.zones), num_clients)
+        if len(set(self.ids)) != num_clients:
+            twice = next(name for name in self.ids if self.ids.count(name) > 1)
+            raise BadInput(f"client id {twice!r} appears twice; every client needs an id of its own")
+        if np.isinf(self.load).any():
+            raise BadInput("a load is infinite; remove the reading or leave it empty")
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        return len(self.ids)
+
+    @property
+    def num_times(self) -> int:
+        """How many intervals the grid has."""
+        return int(self.load.shape[1])
+
+    @property
+    def steps_per_day(self) -> int:
+        """Intervals per day (96 at 15 minutes)."""
+        return int(DAY / self.interval)
+
+    def times(self) -> np.ndarray:
+        """The beginning of every interval, UTC: (time,) datetime64."""
+        return self.start + np.arange(self.num_times) * self.interval
+
+    def take(self, rows: Sequence[int]) -> "Panel":
+        """The panel of some clients, in the order given."""
+        index = list(rows)
+        return Panel(
+            ids=tuple(self.ids[i] for i in index),
+            start=self.start,
+            interval=self.interval,
+            load=self.load[index],
+            covariates=self.covariates[index],
+            covariate_names=self.covariate_names,
+            statics=self.statics[index],
+            static_names=self.static_names,
+            zones=tuple(self.zones[i] for i in index),
+        )
+
+    def sorted(self) -> "Panel":
+        """The same clients in the order of their ids, so that nothing depends on the order of files."""
+        order = sorted(range(self.num_clients), key=self.ids.__getitem__)
+        return self if order == list(range(self.num_clients)) else self.take(order)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over everything in the panel: equal fingerprints mean equal data."""
+        digest = hashlib.sha256()
+        grid = (self.ids, self.zones, self.covariate_names, self.static_names, str(self.start), str(self.interval))
+        digest.update(repr(grid).encode())
+        for array in (self.load, self.covariates, self.statics):
+            digest.update(repr(array.shape).encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+
+def local_calendar(panel: Panel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Local time of day and weekday of every interval, once per time zone.
+
+    Returns the zone of each client (clients,), the interval of the day (zones, time) counted from local midnight
+    and the weekday (zones, time) with Monday = 0. A 23-hour day skips indices and a 25-hour day repeats them.
+    """
+    zones = sorted(set(panel.zones))
+    zone_of_client = np.array([zones.index(zone) for zone in panel.zones], np.int32)
+    times = panel.times().astype("datetime64[s]")
+    local = np.stack([times + _utc_offset(zone, times) for zone in zones])  # (zones, time)
+    days = local.astype("datetime64[D]")
+    time_of_day = ((local - days) / panel.interval).astype(np.int32)
+    weekday = ((days.astype(np.int64) + 3) % 7).astype(np.int32)  # 1970-01-01 was a Thursday
+    return zone_of_client, time_of_day, weekday
+
+
+def _utc_offset(zone: str, times: np.ndarray) -> np.ndarray:
+    """Local time minus UTC at each time; offsets change on quarter hours at most, so those are looked up."""
+    quarters = times.astype(np.int64) // 900
+    unique, inverse = np.unique(quarters, return_inverse=True)
+    info = load_zone(zone)
+    offsets = [_offset_seconds(info, int(quarter) * 900) for quarter in unique]
+    return np.array(offsets, "timedelta64[s]")[inverse]
+
+
+def load_zone(zone: str) -> ZoneInfo:
+    """The IANA zone of that name, or a message that shows a right one."""
+    try:
+        return ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise BadInput(f"unknown time zone {zone!r}; give an IANA name such as America/Chicago") from error
+
+
+@cache
+def _offset_seconds(info: ZoneInfo, epoch: int) -> int:
+    from datetime import UTC, datetime
+
+    offset = datetime.fromtimestamp(epoch, UTC).astimezone(info).utcoffset()
+    assert offset is not None
+    return int(offset.total_seconds())
+
+
+def concatenate(panels: Iterable[Panel]) -> Panel:
+    """Several panels as one, on a grid that covers them all."""
+    panels = list(panels)
+    first = panels[0]
+    if len(panels) == 1:
+        return first
+    for panel in panels[1:]:
+        for what in ("interval", "covariate_names", "static_names"):
+            if getattr(panel, what) != getattr(first, what):
+                raise BadInput(
+                    f"data sources do not fit together: {what} is {getattr(first, what)} in the first and "
+                    f"{getattr(panel, what)} in another; train them in separate runs"
+                )
+    start = min(panel.start for panel in panels)
+    end = max(panel.start + panel.num_times * panel.interval for panel in panels)
+    num_times = int((end - start) / first.interval)
+    num_clients = sum(panel.num_clients for panel in panels)
+    load = np.full((num_clients, num_times), np.nan, np.float32)
+    covariates = np.full((num_clients, num_times, len(first.covariate_names)), np.nan, np.float32)
+    row = 0
+    for panel in panels:
+        offset, remainder = divmod(panel.start - start, first.interval)
+        if remainder:
+            raise BadInput("data sources do not fit together: their time grids are shifted by part of an interval")
+        rows, columns = slice(row, row + panel.num_clients), slice(int(offset), int(offset) + panel.num_times)
+        load[rows, columns] = panel.load
+        covariates[rows, columns] = panel.covariates
+        row += panel.num_clients
+    return Panel(
+        ids=tuple(name for panel in panels for name in panel.ids),
+        start=start,
+        interval=first.interval,
+        load=load,
+        covariates=covariates,
+        covariate_names=first.covariate_names,
+        statics=np.concatenate([panel.statics for panel in panels]),
+        static_names=first.static_names,
+        zones=tuple(zone for panel in panels for zone in panel.zones),
+    )

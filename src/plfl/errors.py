@@ -1,0 +1,27 @@
+"""What can go wrong, and whose move it is.
+
+PlflError
+├── BadInput       the user can fix it: exit status 2, one line that says what and how
+│   └── Damaged    a file was cut off or altered after it was written
+└── RunFailed      the machine gave up (a full disk, say): exit status 1, earlier state intact
+"""
+
+
+class PlflError(Exception):
+    """Anything plfl raises on purpose."""
+
+    exit_status = 1
+
+
+class BadInput(PlflError, ValueError):
+    """An argument, a config value or a file that cannot be used; the message holds the way out."""
+
+    exit_status = 2
+
+
+class Damaged(BadInput):
+    """A stored file whose content does not match its checksum."""
+
+
+class RunFailed(PlflError, RuntimeError):
+    """A run that had to end; what was saved before is intact."""

@@ -1,0 +1,167 @@
+"""What one client does in a round: local steps on its own data, and what it answers.
+
+A client optimizer is a pair of pure functions (init, update). Adam and AMSGrad are optax's; Prox and ProxAdam add
+the gradient of alpha * ||theta - theta_server||^2 on the shared params (Li et al. 2020, arXiv 1812.06127, with the
+paper's factor). Deviation from the paper: bias correction uses the local step's exponent, not the round's.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from plfl.federate.params import subtract
+from plfl.federate.partition import Partition
+from plfl.forecast.models import Loss, Model, Params
+from plfl.forecast.windows import ClientData, gather
+
+
+class ClientOptimizer(NamedTuple):
+    """How a client follows its gradients."""
+
+    init: Callable[[Params], Any]
+    """From params to the optimizer's state (moments)."""
+    update: Callable[[Params, Any, Params, Params], tuple[Params, Any]]
+    """From (gradient, state, params, the server's shared params) to the next (params, state)."""
+
+
+def adam(*, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> ClientOptimizer:
+    """Adam with bias correction."""
+    return _from_optax(optax.adam(lr, b1=beta1, b2=beta2, eps=eps))
+
+
+def adam_ams(*, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> ClientOptimizer:
+    """AMSGrad: the denominator uses the running maximum of the bias-corrected second moment."""
+    return _from_optax(optax.amsgrad(lr, b1=beta1, b2=beta2, eps=eps))
+
+
+def prox(*, lr: float = 1e-2, alpha: float = 0.1) -> ClientOptimizer:
+    """SGD on loss + alpha * ||theta - theta_server||^2 over the shared params."""
+    return _with_penalty(_from_optax(optax.sgd(lr)), alpha)
+
+
+def prox_adam(
+    *, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, alpha: float = 0.1
+) -> ClientOptimizer:
+    """Adam on loss + alpha * ||theta - theta_server||^2 over the shared params."""
+    return _with_penalty(adam(lr=lr, beta1=beta1, beta2=beta2, eps=eps), alpha)
+
+
+CLIENT_OPTIMIZERS: dict[str, Callable[..., ClientOptimizer]] = {
+    "adam": adam,
+    "adam_ams": adam_ams,
+    "prox": prox,
+    "prox_adam": prox_adam,
+}
+
+
+def _from_optax(rule: optax.GradientTransformation) -> ClientOptimizer:
+    def update(gradient: Params, state: Any, params: Params, server_shared: Params) -> tuple[Params, Any]:
+        del server_shared
+        steps, state = rule.update(gradient, state, params)
+        return optax.apply_updates(params, steps), state
+
+    return ClientOptimizer(rule.init, update)
+
+
+def _with_penalty(optimizer: ClientOptimizer, alpha: float) -> ClientOptimizer:
+    def update(gradient: Params, state: Any, params: Params, server_shared: Params) -> tuple[Params, Any]:
+        pull = {name: 2 * alpha * (params[name] - server_shared[name]) for name in server_shared}
+        penalised = {name: gradient[name] + pull[name] if name in pull else gradient[name] for name in gradient}
+        return optimizer.update(penalised, state, params, server_shared)
+
+    return ClientOptimizer(optimizer.init, update)
+
+
+class ClientState(NamedTuple):
+    """What a client keeps at home between rounds; stacked over clients, every array gains a leading axis."""
+
+    personal: Params
+    own_shared: Params
+    """Its own last shared params; empty unless training starts there (`start = "own"`)."""
+    moments: Any
+    """The optimizer's state; empty unless it is kept (`reset_moments = false`)."""
+    num_rounds: jax.Array
+    """() int32, rounds it took part in; 0 for a newcomer."""
+
+
+class LocalTraining(NamedTuple):
+    """Everything about local training that is the same for all clients."""
+
+    model: Model
+    loss: Loss
+    partition: Partition
+    optimizer: ClientOptimizer
+    lookback: int
+    horizon: int
+    local_steps: int
+    batch: int
+    starts_own: bool = False
+    keeps_moments: bool = False
+
+    def init_client(self, key: jax.Array) -> ClientState:
+        """A newcomer's state: personal params from its own key."""
+        shared, personal = self.partition.split(self.model.init(key))
+        moments = self.optimizer.init({**shared, **personal}) if self.keeps_moments else ()
+        own_shared = jax.tree.map(jnp.zeros_like, shared) if self.starts_own else {}
+        return ClientState(personal, own_shared, moments, jnp.zeros((), jnp.int32))
+
+    def begin(self, server_shared: Params, client: ClientState) -> tuple[Params, Any]:
+        """The params and the optimizer state at which the client's round begins."""
+        shared = server_shared
+        if self.starts_own:
+            is_newcomer = client.num_rounds == 0
+            shared = {n: jnp.where(is_newcomer, server_shared[n], client.own_shared[n]) for n in server_shared}
+        params = self.partition.merge(shared, client.personal)
+        return params, client.moments if self.keeps_moments else self.optimizer.init(params)
+
+    def pick_batches(self, data: ClientData, key: jax.Array) -> jax.Array:
+        """Origins (local_steps, batch), drawn uniformly with replacement from the training windows."""
+        picks = jax.random.randint(key, (self.local_steps, self.batch), 0, data.num_windows)
+        return jnp.asarray(data.origins)[picks]
+
+    def step(
+        self, carry: tuple[Params, Any], origins: jax.Array, data: ClientData, server_shared: Params
+    ) -> tuple[tuple[Params, Any], jax.Array]:
+        """One local step on the windows with these origins."""
+        params, moments = carry
+        inputs, targets = gather(data, origins, self.lookback, self.horizon)
+
+        def loss_of(params: Params) -> jax.Array:
+            return self.loss(self.model.apply(params, inputs), targets)
+
+        loss, gradient = jax.value_and_grad(loss_of)(params)
+        return self.optimizer.update(gradient, moments, params, server_shared), loss
+
+    def finish(
+        self, server_shared: Params, client: ClientState, params: Params, moments: Any
+    ) -> tuple[ClientState, Params]:
+        """The client's next state and its update: shared params after minus the server's, to be added.
+
+        A client whose training diverged keeps its earlier state; its update is not finite and the gate stops it.
+        """
+        shared, personal = self.partition.split(params)
+        after = ClientState(
+            personal=personal,
+            own_shared=shared if self.starts_own else {},
+            moments=moments if self.keeps_moments else (),
+            num_rounds=client.num_rounds + 1,
+        )
+        is_finite = jnp.stack([jnp.isfinite(value).all() for value in params.values()]).all()
+        kept = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), after, client)
+        return kept, subtract(shared, server_shared)
+
+
+def client_update(
+    training: LocalTraining, server_shared: Params, client: ClientState, data: ClientData, key: jax.Array
+) -> tuple[ClientState, Params, jax.Array]:
+    """ClientOpt of the paper: (next client state, update of the shared params, mean loss), the local steps in one scan."""
+    origins = training.pick_batches(data, key)
+    carry = training.begin(server_shared, client)
+    (params, moments), losses = jax.lax.scan(
+        lambda carry, batch: training.step(carry, batch, data, server_shared), carry, origins
+    )
+    state, update = training.finish(server_shared, client, params, moments)
+    return state, update, losses.mean()

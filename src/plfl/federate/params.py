@@ -1,0 +1,94 @@
+"""Named params: their size, their digest, their random beginnings, and pytrees as flat named arrays.
+
+Randomness, once for all carriers: shared params come from the seed, personal ones from (seed, client id), the batches
+of a round from (seed, round, client id). So no client's stream depends on which other clients exist.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plfl.forecast.models import Params
+
+Tree = TypeVar("Tree")
+_SHARED, _PERSONAL, _BATCHES, _COHORT = range(4)
+
+
+def count_params(params: Mapping[str, Any]) -> int:
+    """How many numbers there are."""
+    return sum(int(np.size(value)) for value in params.values())
+
+
+def digest(params: Mapping[str, Any]) -> str:
+    """SHA-256 over names, types, shapes and bytes: equal digests mean equal params, bit for bit."""
+    total = hashlib.sha256()
+    for name in sorted(params):
+        value = np.ascontiguousarray(params[name])
+        total.update(f"{name}:{value.dtype.str}:{value.shape}".encode())
+        total.update(value.tobytes())
+    return total.hexdigest()
+
+
+def shared_key(seed: int) -> jax.Array:
+    """The key of the shared params' beginning."""
+    return jax.random.fold_in(jax.random.key(seed), _SHARED)
+
+
+def client_keys(seed: int, ids: Sequence[str]) -> jax.Array:
+    """One key per client (clients,), from the seed and the SHA-256 of its id alone."""
+    hashes = [hashlib.sha256(client.encode()).digest() for client in ids]
+    words = np.array([[int.from_bytes(h[k : k + 4], "big") for k in (0, 4, 8, 12)] for h in hashes], np.uint32)
+
+    def fold(words: jax.Array) -> jax.Array:
+        key = jax.random.key(seed)
+        for word in words:
+            key = jax.random.fold_in(key, word)
+        return key
+
+    return jax.jit(jax.vmap(fold))(jnp.asarray(words))
+
+
+def personal_key(client_key: jax.Array) -> jax.Array:
+    """The key of a client's personal params' beginning."""
+    return jax.random.fold_in(client_key, _PERSONAL)
+
+
+def batches_key(client_key: jax.Array, round_index: jax.Array | int) -> jax.Array:
+    """The key of a client's batches in a round."""
+    return jax.random.fold_in(jax.random.fold_in(client_key, _BATCHES), round_index)
+
+
+def cohort_ticket(client_key: jax.Array, round_index: jax.Array | int) -> jax.Array:
+    """A client's lot in a round, uint32; those with the lowest lots form the cohort."""
+    return jax.random.bits(jax.random.fold_in(jax.random.fold_in(client_key, _COHORT), round_index))
+
+
+def subtract(a: Params, b: Params) -> Params:
+    """a - b, name by name."""
+    return {name: a[name] - b[name] for name in a}
+
+
+def to_named(tree: Any) -> dict[str, np.ndarray]:
+    """The arrays of a pytree by their path, such as "personal/mlp.0.weight"."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {_path_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def from_named(template: Tree, named: Mapping[str, np.ndarray]) -> Tree:
+    """The pytree that `to_named` took apart; names, shapes and types must be the template's."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(template)
+    names = [_path_name(path) for path, _ in leaves]
+    if missing := [name for name in names if name not in named]:
+        raise KeyError(f"array {missing[0]!r} is missing")
+    for name, (_, leaf) in zip(names, leaves, strict=True):
+        if named[name].shape != leaf.shape or named[name].dtype != leaf.dtype:
+            raise KeyError(f"array {name!r} is {named[name].dtype} {named[name].shape}, not {leaf.dtype} {leaf.shape}")
+    return jax.tree_util.tree_unflatten(structure, [named[name] for name in names])
+
+
+def _path_name(path: tuple[Any, ...]) -> str:
+    return "/".join(str(getattr(part, "name", getattr(part, "key", getattr(part, "idx", part)))) for part in path)

@@ -1,0 +1,91 @@
+"""One round of the paper's Algorithm 2, the same for every carrier.
+
+A carrier supplies `train`: how the cohort's clients get the shared params and how their answers come back. The plain
+loop (`loop`), the vectorised engine (`engine`) and a real network differ there and nowhere else.
+"""
+
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from plfl.federate.client import ClientState
+from plfl.federate.gate import Limits, screen
+from plfl.federate.params import cohort_ticket
+from plfl.federate.server import ServerOptimizer, ServerState
+from plfl.forecast.models import Params
+
+
+class FederationState(NamedTuple):
+    """The server's state and the clients' states, stacked over clients."""
+
+    server: ServerState
+    clients: ClientState
+
+
+class Answers(NamedTuple):
+    """What comes back from a cohort, stacked over all clients; rows of clients that did not answer are zero."""
+
+    clients: ClientState
+    updates: Params
+    """(clients, ...) shared params after minus before."""
+    weights: jax.Array
+    """(clients,) number of training windows, as each client says."""
+    has_answered: jax.Array
+    """(clients,) bool"""
+    losses: jax.Array
+    """(clients,) mean training loss."""
+
+
+class Train(Protocol):
+    """Carries a round to the cohort and back."""
+
+    def __call__(self, state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
+        """Broadcast, update locally, collect."""
+
+
+class RoundResult(NamedTuple):
+    """The state after a round, and what happened in it."""
+
+    state: FederationState
+    verdicts: jax.Array
+    """(clients,) index into `gate.REASONS`."""
+    losses: jax.Array
+    """(clients,)"""
+
+
+def run_round(
+    state: FederationState,
+    cohort: jax.Array,
+    round_index: jax.Array,
+    *,
+    train: Train,
+    server: ServerOptimizer,
+    limits: Limits,
+    is_weighted: bool = False,
+) -> RoundResult:
+    """Broadcast, update locally, gate, average, step.
+
+    `cohort` (clients,) says who is asked; rounds are counted from 1. Weights are equal unless `is_weighted`. A round
+    in which nobody's update counts leaves the server as it was.
+    """
+    answers = train(state, cohort, round_index)
+    updates, weights, verdicts = screen(answers.updates, answers.weights, answers.has_answered, limits)
+    if not is_weighted:
+        weights = (weights > 0).astype(weights.dtype)
+    stepped = server.update(state.server, updates, weights)
+    counts = weights.sum() > 0
+    next_server = jax.tree.map(lambda new, old: jnp.where(counts, new, old), stepped, state.server)
+    return RoundResult(FederationState(next_server, answers.clients), verdicts, answers.losses)
+
+
+def choose_cohort(client_keys: jax.Array, round_index: jax.Array | int, num_asked: int) -> jax.Array:
+    """(clients,) bool: the `num_asked` clients with the lowest tickets of this round."""
+    tickets = jax.vmap(lambda key: cohort_ticket(key, round_index))(client_keys)
+    rank = jnp.argsort(jnp.argsort(tickets))
+    return rank < num_asked
+
+
+def cohort_size(fraction: float, num_clients: int) -> int:
+    """How many clients are asked in a round: the fraction, rounded, and at least one."""
+    return max(1, round(fraction * num_clients))

@@ -1,0 +1,154 @@
+"""Server optimizers: how the clients' updates become the next shared params (Reddi et al. 2021, arXiv 2003.00295).
+
+Each is a triple of pure functions. Updates are stacked over clients, row c for client c, and *added*; a weight of 0
+means that the client did not answer, and its row is zero. Deviations from the paper's appendix (`docs/deviations.md`):
+the mean instead of the sum, signs and recursions of Reddi et al., no bias correction, b2 for every second moment.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from plfl.forecast.models import Params
+
+
+class ServerState(NamedTuple):
+    """What the server keeps. It never holds a personal param."""
+
+    common: dict[str, Params]
+    """x (the shared params) and, where there are any, the moments m and v."""
+    per_client: dict[str, Params]
+    """The same for servers that keep something for each client: arrays (clients, ...); empty for the others."""
+    weight: jax.Array
+    """(clients,) last known weight of each client; 0 rows are padding."""
+    num_rounds: jax.Array
+    """() int32, rounds in which anything was learned."""
+
+
+class ServerOptimizer(NamedTuple):
+    """How a server follows updates."""
+
+    init: Callable[[Params, int], ServerState]
+    """From shared params and the number of clients to the first state."""
+    update: Callable[[ServerState, Params, jax.Array], ServerState]
+    """From state, updates (clients, ...) and weights (clients,) to the next state; at least one weight is positive."""
+    broadcast: Callable[[ServerState, jax.Array | int], Params]
+    """The shared params that a client starts its round from."""
+
+
+def mean_update(updates: Params, weights: jax.Array) -> Params:
+    """The weighted mean over clients, name by name. Sums first, the ratio last."""
+    total = weights.sum()
+    return {name: jnp.tensordot(weights, value, axes=1) / total for name, value in updates.items()}
+
+
+def fed_avg(*, lr: float = 1.0) -> ServerOptimizer:
+    """x += lr * d, with d the mean update (McMahan et al. 2017)."""
+
+    def update(state: ServerState, updates: Params, weights: jax.Array) -> ServerState:
+        d = mean_update(updates, weights)
+        x = jax.tree.map(lambda x, d: x + lr * d, state.common["x"], d)
+        return _next(state, weights, common={"x": x})
+
+    return ServerOptimizer(_init, update, _broadcast_common)
+
+
+def fed_adagrad(*, lr: float = 1e-2, beta1: float = 0.9, tau: float = 1e-3) -> ServerOptimizer:
+    """v = v + d^2."""
+    return _adaptive(lr, beta1, tau, lambda v, d: v + d**2)
+
+
+def fed_adam(*, lr: float = 1e-2, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> ServerOptimizer:
+    """v = b2 v + (1 - b2) d^2."""
+    return _adaptive(lr, beta1, tau, lambda v, d: beta2 * v + (1 - beta2) * d**2)
+
+
+def fed_yogi(*, lr: float = 1e-2, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> ServerOptimizer:
+    """v = v - (1 - b2) d^2 sign(v - d^2)."""
+    return _adaptive(lr, beta1, tau, lambda v, d: v - (1 - beta2) * d**2 * jnp.sign(v - d**2))
+
+
+def _adaptive(
+    lr: float, beta1: float, tau: float, rule: Callable[[jax.Array, jax.Array], jax.Array]
+) -> ServerOptimizer:
+    """m = b1 m + (1 - b1) d; v by the rule; x += lr m / (sqrt(v) + tau). m starts at 0, v at tau^2."""
+
+    def init(shared: Params, num_clients: int) -> ServerState:
+        m = jax.tree.map(jnp.zeros_like, shared)
+        v = jax.tree.map(lambda x: jnp.full_like(x, tau**2), shared)
+        return _init(shared, num_clients)._replace(common={"x": shared, "m": m, "v": v})
+
+    def update(state: ServerState, updates: Params, weights: jax.Array) -> ServerState:
+        d = mean_update(updates, weights)
+        m = jax.tree.map(lambda m, d: beta1 * m + (1 - beta1) * d, state.common["m"], d)
+        v = jax.tree.map(rule, state.common["v"], d)
+        x = jax.tree.map(lambda x, m, v: x + lr * m / (jnp.sqrt(v) + tau), state.common["x"], m, v)
+        return _next(state, weights, common={"x": x, "m": m, "v": v})
+
+    return ServerOptimizer(init, update, _broadcast_common)
+
+
+def fed_avg_adaptive(
+    *, lr: float = 1e-2, beta2: float = 0.99, tau: float = 1e-3, sync_every: int = 1
+) -> ServerOptimizer:
+    """One (x_c, v_c) per client: v_c = b2 v_c + (1 - b2) d_c^2; x_c += lr d_c / (sqrt(v_c) + tau).
+
+    Every `sync_every` rounds all x_c become their weighted mean over all clients, kept as the common x. Each client
+    receives its own x_c; one that does not answer keeps (x_c, v_c). A client's weight is the last it answered with,
+    1 before that. (Wu et al. 2023; the paper's formula syncs every round, the authors' code every five.)
+    """
+
+    def init(shared: Params, num_clients: int) -> ServerState:
+        x = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *x.shape)), shared)
+        v = jax.tree.map(lambda x: jnp.full((num_clients, *x.shape), tau**2, x.dtype), shared)
+        return _init(shared, num_clients)._replace(per_client={"x": x, "v": v})
+
+    def update(state: ServerState, updates: Params, weights: jax.Array) -> ServerState:
+        def answered(new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where((weights > 0).reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+        x, v = state.per_client["x"], state.per_client["v"]
+        v = jax.tree.map(lambda v, d: answered(beta2 * v + (1 - beta2) * d**2, v), v, updates)
+        x = jax.tree.map(lambda x, v, d: answered(x + lr * d / (jnp.sqrt(v) + tau), x), x, v, updates)
+        state = _next(state, weights)
+        is_sync = state.num_rounds % sync_every == 0
+        mean = mean_update(x, state.weight)
+        x = jax.tree.map(lambda x, mean: jnp.where(is_sync, mean, x), x, mean)
+        common = jax.tree.map(lambda old, mean: jnp.where(is_sync, mean, old), state.common["x"], mean)
+        return state._replace(common={"x": common}, per_client={"x": x, "v": v})
+
+    return ServerOptimizer(init, update, lambda state, c: {n: rows[c] for n, rows in state.per_client["x"].items()})
+
+
+SERVER_OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
+    "fed_avg": fed_avg,
+    "fed_adagrad": fed_adagrad,
+    "fed_adam": fed_adam,
+    "fed_yogi": fed_yogi,
+    "fed_avg_adaptive": fed_avg_adaptive,
+}
+
+
+def _init(shared: Params, num_clients: int) -> ServerState:
+    return ServerState({"x": shared}, {}, jnp.ones(num_clients), jnp.zeros((), jnp.int32))
+
+
+def _broadcast_common(state: ServerState, client: jax.Array | int) -> Params:
+    del client
+    return state.common["x"]
+
+
+def _next(state: ServerState, weights: jax.Array, **changes: dict[str, Params]) -> ServerState:
+    known = jnp.where(weights > 0, weights, state.weight)
+    return state._replace(weight=known, num_rounds=state.num_rounds + 1, **changes)
+
+
+def join(optimizer: ServerOptimizer, state: ServerState, num_newcomers: int) -> ServerState:
+    """The state with rows for newcomers, who begin at the last common params with fresh moments."""
+    fresh = optimizer.init(state.common["x"], num_newcomers)
+    per_client, weight = jax.tree.map(
+        lambda old, new: jnp.concatenate([old, new]), (state.per_client, state.weight), (fresh.per_client, fresh.weight)
+    )
+    return state._replace(per_client=per_client, weight=weight)

@@ -1,0 +1,1 @@
+"""What learns: scaling, windows, models, baselines and metrics."""

@@ -1,0 +1,40 @@
+"""Errors of a forecast, per client; undefined values are None, never inf or NaN.
+
+`mase` is the paper's: sum |forecast - actual| / sum |load at the origin - actual| over the scored windows, that is the
+error relative to persistence (utilsforecast calls it `rmae`). `mase_insample` is Hyndman's, with a season of one day:
+mean |forecast - actual| / mean |y_t - y_(t - 1 day)| over the training part (utilsforecast's `mase`).
+"""
+
+import numpy as np
+
+
+def mae(actual: np.ndarray, forecast: np.ndarray) -> float | None:
+    """Mean absolute error, in the unit of the load."""
+    return _ratio(np.abs(forecast - actual).sum(), actual.size)
+
+
+def mase(actual: np.ndarray, forecast: np.ndarray, persistence: np.ndarray) -> float | None:
+    """The paper's MASE: absolute error relative to that of repeating the load at the origin."""
+    return _ratio(np.abs(forecast - actual).sum(), np.abs(persistence - actual).sum())
+
+
+def mase_insample(actual: np.ndarray, forecast: np.ndarray, train: np.ndarray, season: int) -> float | None:
+    """Hyndman's MASE: mean absolute error relative to the in-sample error of the seasonal naive forecast."""
+    steps = np.abs(train[season:] - train[:-season])
+    steps = steps[np.isfinite(steps)]
+    scale = _ratio(steps.sum(), steps.size)
+    error = mae(actual, forecast)
+    return None if scale is None or error is None else _ratio(error, scale)
+
+
+def mean_defined(values: list[float | None]) -> float | None:
+    """The mean of the defined values; None if there are none."""
+    defined = [value for value in values if value is not None]
+    return float(np.mean(defined)) if defined else None
+
+
+def _ratio(numerator: float, denominator: float) -> float | None:
+    if denominator <= 0:
+        return None
+    ratio = float(numerator / denominator)
+    return ratio if np.isfinite(ratio) else None

@@ -1,0 +1,92 @@
+"""Models: a pair of pure functions (init, apply) over named params. Nothing outside this package knows which one it is.
+
+The paper's forecaster is `lstm_mlp`. Names and layouts are PyTorch's, so that a state dict is a copy. A model of
+your own is another `Model`; hand it to `plfl.run(config, model=...)`, and its names decide what can be personal.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from plfl.errors import BadInput
+from plfl.forecast.lstm import lstm, lstm_reference
+
+Params = dict[str, jax.Array]
+"""A flat mapping from name to array, such as "lstm.weight_ih" -> (100, 8)."""
+Loss = Callable[[jax.Array, jax.Array], jax.Array]
+"""From forecasts (batch,) and targets (batch,), both scaled, to a scalar."""
+
+
+class Model(NamedTuple):
+    """A forecaster."""
+
+    init: Callable[[jax.Array], Params]
+    """From a random key to params."""
+    apply: Callable[[Params, jax.Array], jax.Array]
+    """From params and inputs (batch, lookback, features) to forecasts (batch,) of the scaled load."""
+
+
+def squared_error(forecast: jax.Array, target: jax.Array) -> jax.Array:
+    """Mean squared error, the paper's loss."""
+    return jnp.mean((forecast - target) ** 2)
+
+
+def lstm_mlp(
+    num_features: int, lookback: int, *, hidden: int = 25, mlp: Sequence[int] = (150, 75), is_reference: bool = False
+) -> Model:
+    """The paper's forecaster: an LSTM, all its hidden states concatenated, an MLP with PReLU.
+
+    With 8 features, a lookback of 12 and the default widths it has 60,276 parameters, 3,500 of them in the LSTM.
+    `is_reference` takes the step-by-step LSTM with autodiff instead of the fast one.
+
+    >>> params = lstm_mlp(8, 12).init(jax.random.key(0))
+    >>> sum(value.size for value in params.values())
+    60276
+    """
+    widths = [lookback * hidden, *mlp, 1]
+    layer = lstm_reference if is_reference else lstm
+
+    def init(key: jax.Array) -> Params:
+        keys = iter(jax.random.split(key, 4 + 2 * (len(widths) - 1)))
+        params = {
+            "lstm.weight_ih": _uniform(next(keys), (4 * hidden, num_features), hidden),
+            "lstm.weight_hh": _uniform(next(keys), (4 * hidden, hidden), hidden),
+            "lstm.bias_ih": _uniform(next(keys), (4 * hidden,), hidden),
+            "lstm.bias_hh": _uniform(next(keys), (4 * hidden,), hidden),
+        }
+        for k, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+            params[f"mlp.{2 * k}.weight"] = _uniform(next(keys), (fan_out, fan_in), fan_in)
+            params[f"mlp.{2 * k}.bias"] = _uniform(next(keys), (fan_out,), fan_in)
+            if k < len(mlp):
+                params[f"mlp.{2 * k + 1}.weight"] = jnp.full((fan_out,), 0.25)  # PReLU slopes
+        return params
+
+    def apply(params: Params, inputs: jax.Array) -> jax.Array:
+        bias = params["lstm.bias_ih"] + params["lstm.bias_hh"]
+        features = inputs.transpose(1, 2, 0)  # (lookback, features, batch)
+        states = layer(params["lstm.weight_ih"], params["lstm.weight_hh"], bias, features)  # (lookback, hidden, batch)
+        x = states.reshape(lookback * hidden, -1)
+        for k in range(len(widths) - 1):
+            x = params[f"mlp.{2 * k}.weight"] @ x + params[f"mlp.{2 * k}.bias"][:, None]  # (width, batch)
+            if k < len(mlp):
+                x = jnp.where(x > 0, x, params[f"mlp.{2 * k + 1}.weight"][:, None] * x)
+        return x[0]
+
+    return Model(init, apply)
+
+
+def _uniform(key: jax.Array, shape: tuple[int, ...], fan_in: int) -> jax.Array:
+    """PyTorch's default for linear and recurrent layers: uniform within 1 / sqrt(fan_in) of zero."""
+    return jax.random.uniform(key, shape, minval=-(fan_in**-0.5), maxval=fan_in**-0.5)
+
+
+MODELS: Mapping[str, Callable[..., Model]] = {"lstm_mlp": lstm_mlp}
+
+
+def make_model(name: str, num_features: int, lookback: int, *, hidden: int, mlp: Sequence[int]) -> Model:
+    """A model by name."""
+    if name not in MODELS:
+        raise BadInput(f"unknown model {name!r}; known models: {', '.join(MODELS)}")
+    return MODELS[name](num_features, lookback, hidden=hidden, mlp=mlp)

@@ -1,0 +1,69 @@
+"""Scaling: each client by its own training data; facts that are the same for everybody by fixed constants.
+
+A scaler is personal state: it is fitted at the client, stored in the client's file and never sent.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """Mean and standard deviation of a client's own training part."""
+
+    load_mean: float
+    load_sd: float
+    covariate_mean: np.ndarray
+    """(covariates,)"""
+    covariate_sd: np.ndarray
+    """(covariates,)"""
+
+    def scale_load(self, load: np.ndarray) -> np.ndarray:
+        """From kWh to the model's scale."""
+        return np.asarray((load - self.load_mean) / self.load_sd, np.float32)
+
+    def unscale_load(self, scaled: np.ndarray) -> np.ndarray:
+        """From the model's scale back to kWh."""
+        return np.asarray(scaled, np.float64) * self.load_sd + self.load_mean
+
+    def scale_covariates(self, covariates: np.ndarray) -> np.ndarray:
+        """(time, covariates) in the units of their own training part."""
+        return np.asarray((covariates - self.covariate_mean) / self.covariate_sd, np.float32)
+
+    def as_arrays(self) -> dict[str, np.ndarray]:
+        """Named float32 arrays, as they are stored in the client's file."""
+        values = {
+            "scaler.load_mean": self.load_mean,
+            "scaler.load_sd": self.load_sd,
+            "scaler.covariate_mean": self.covariate_mean,
+            "scaler.covariate_sd": self.covariate_sd,
+        }
+        return {name: np.asarray(value, np.float32) for name, value in values.items()}
+
+
+def fit_scaler(load: np.ndarray, covariates: np.ndarray) -> Scaler:
+    """The scaler of a training part: load (time,), covariates (time, covariates); unknown values do not count."""
+    mean, sd = _mean_and_sd(np.asarray(load, np.float64)[:, None])
+    covariate_mean, covariate_sd = _mean_and_sd(np.asarray(covariates, np.float64))
+    return Scaler(float(mean[0]), float(sd[0]), covariate_mean, covariate_sd)
+
+
+def _mean_and_sd(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Columnwise, over finite values and rounded to float32 (as stored); a constant column gets 1, an empty one 0 and 1."""
+    known = np.isfinite(values)
+    count = np.maximum(known.sum(0), 1)
+    mean = np.where(known, values, 0).sum(0) / count
+    sd = np.sqrt((np.where(known, values - mean, 0) ** 2).sum(0) / count)
+    sd = np.where(sd > 1e-6 * (np.abs(mean) + 1e-6), sd, 1)
+    return mean.astype(np.float32).astype(np.float64), sd.astype(np.float32).astype(np.float64)
+
+
+def scale_calendar(time_of_day: np.ndarray, weekday: np.ndarray, steps_per_day: int) -> np.ndarray:
+    """Time of day and weekday as shares of a day and of a week: (..., 2)."""
+    return np.stack([time_of_day / steps_per_day, weekday / 7], axis=-1).astype(np.float32)
+
+
+def scale_statics(statics: np.ndarray) -> np.ndarray:
+    """Areas in m2 as log10(m2) / 5: public constants, not a statistic over clients. An unknown area counts as 1 m2."""
+    return (np.log10(np.maximum(np.nan_to_num(statics, nan=1.0), 1.0)) / 5).astype(np.float32)
