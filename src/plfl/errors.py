@@ -3,7 +3,8 @@
 PlflError
 ├── BadInput       the user can fix it: exit status 2, one line that says what and how
 │   └── Damaged    a file was cut off or altered after it was written
-└── RunFailed      the machine gave up (a full disk, say): exit status 1, earlier state intact
+├── RunFailed      the machine gave up (a full disk, say): exit status 1, earlier state intact
+└── Interrupted    the user stopped the run: exit status 130, state saved
 """
 
 
@@ -25,3 +26,9 @@ class Damaged(BadInput):
 
 class RunFailed(PlflError, RuntimeError):
     """A run that had to end; what was saved before is intact."""
+
+
+class Interrupted(PlflError):
+    """A run that was stopped from outside after its state was saved."""
+
+    exit_status = 130

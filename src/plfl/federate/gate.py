@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plfl.federate.params import digest
 from plfl.forecast.models import Params
+from plfl.storage import digest
 
 REASONS = (
     "accepted",

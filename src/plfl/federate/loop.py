@@ -12,11 +12,12 @@ import numpy as np
 
 from plfl.federate.client import ClientState, LocalTraining
 from plfl.federate.gate import Door, Quarantined, Reply
-from plfl.federate.params import batches_key, digest
+from plfl.federate.params import batches_key
 from plfl.federate.round import Answers, FederationState
 from plfl.federate.server import ServerOptimizer
 from plfl.forecast.models import Params
 from plfl.forecast.windows import ClientData
+from plfl.storage import digest
 
 Deliver = Callable[[list[Reply]], Sequence[Reply]]
 """What happens to replies on their way to the server."""

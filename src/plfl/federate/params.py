@@ -1,4 +1,4 @@
-"""Named params: their size, their digest, their random beginnings, and pytrees as flat named arrays.
+"""Named params: their size, their random beginnings, and pytrees as flat named arrays.
 
 Randomness, once for all carriers: shared params come from the seed, personal ones from (seed, client id), the batches
 of a round from (seed, round, client id). So no client's stream depends on which other clients exist.
@@ -21,16 +21,6 @@ _SHARED, _PERSONAL, _BATCHES, _COHORT = range(4)
 def count_params(params: Mapping[str, Any]) -> int:
     """How many numbers there are."""
     return sum(int(np.size(value)) for value in params.values())
-
-
-def digest(params: Mapping[str, Any]) -> str:
-    """SHA-256 over names, types, shapes and bytes: equal digests mean equal params, bit for bit."""
-    total = hashlib.sha256()
-    for name in sorted(params):
-        value = np.ascontiguousarray(params[name])
-        total.update(f"{name}:{value.dtype.str}:{value.shape}".encode())
-        total.update(value.tobytes())
-    return total.hexdigest()
 
 
 def shared_key(seed: int) -> jax.Array:

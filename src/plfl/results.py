@@ -1,0 +1,157 @@
+"""What a run found: errors per client against the baselines, traffic and speed, as values and as files."""
+
+import csv
+import io
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plfl.forecast.baselines import REPEATS, repeat
+from plfl.forecast.metrics import mae, mase, mase_insample, mean_defined
+from plfl.forecast.windows import Task
+from plfl.storage import write_json, write_text
+
+HISTORY_COLUMNS = ("round", "loss", "validation_mase", "num_asked", "num_accepted", "seconds")
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """One client's errors on its test part; None where undefined, with a note that says why."""
+
+    id: str
+    mase: float | None
+    mase_insample: float | None
+    mae: float | None
+    """kWh per interval."""
+    baseline_mase: dict[str, float | None]
+    num_windows: int
+    """Training windows."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found; `to_dict` is the content of result.json."""
+
+    recipe: str
+    seed: int
+    clients: list[ClientResult]
+    mase_mean: float | None
+    mase_worst: float | None
+    num_losing_to_persistence: int
+    num_params: int
+    num_shared_params: int
+    bytes_up_per_client_round: int
+    bytes_down_per_client_round: int
+    rounds: int
+    local_steps: int
+    client_steps_per_second: float | None
+    """Without compilation and evaluation; None if no round was trained in this process."""
+    seconds: float
+    versions: dict[str, str]
+    data_fingerprint: str
+    interval_minutes: float
+    quarantined: list[dict[str, Any]]
+    history: list[dict[str, Any]] = field(repr=False)
+    folder: str | None = None
+
+    def baseline_mean(self, name: str) -> float | None:
+        """Mean MASE of a baseline over the clients that have one."""
+        return mean_defined([client.baseline_mase[name] for client in self.clients])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; the history is in rounds.csv."""
+        values = asdict(self)
+        del values["history"]
+        return values
+
+
+def validation_mase(task: Task, forecasts: list[np.ndarray]) -> float | None:
+    """Mean over clients of the paper's MASE on the validation part."""
+    return mean_defined([_score(task, row, "validation", f)[0] for row, f in enumerate(forecasts)])
+
+
+def score_clients(task: Task, forecasts: list[np.ndarray]) -> list[ClientResult]:
+    """Every client's test errors, in the order of ids; refused clients are listed with the reason."""
+    scored = [_score_client(task, row, forecast) for row, forecast in enumerate(forecasts)]
+    refused = [
+        ClientResult(client, None, None, None, dict.fromkeys(REPEATS), 0, f"left out: {reason}")
+        for client, reason in task.refused.items()
+    ]
+    return sorted(scored + refused, key=lambda client: client.id)
+
+
+def _score(task: Task, row: int, part: str, scaled: np.ndarray) -> tuple[float | None, np.ndarray, np.ndarray]:
+    """(MASE, actual, forecast) of one client on one part, in kWh."""
+    origins, load = task.origins[part][row], task.panel.load[row].astype(np.float64)
+    actual, forecast = load[origins + task.horizon], task.scalers[row].unscale_load(scaled)
+    return mase(actual, forecast, load[origins]), actual, forecast
+
+
+def _score_client(task: Task, row: int, scaled: np.ndarray) -> ClientResult:
+    value, actual, forecast = _score(task, row, "test", scaled)
+    begin, validation = task.bounds[row][:2]
+    load = task.panel.load[row].astype(np.float64)
+    load[:begin] = np.nan  # what lies before the training part does not exist
+    origins, steps_per_day = task.origins["test"][row], task.panel.steps_per_day
+    baselines = {}
+    for name, days in REPEATS.items():
+        repeated = repeat(load, origins, task.horizon, steps_per_day, days)
+        known = np.isfinite(repeated)
+        baselines[name] = mase(actual[known], repeated[known], load[origins][known])
+    return ClientResult(
+        id=task.panel.ids[row],
+        mase=value,
+        mase_insample=mase_insample(actual, forecast, load[begin:validation], steps_per_day),
+        mae=mae(actual, forecast),
+        baseline_mase=baselines,
+        num_windows=int(task.num_windows[row]),
+        note="" if value is not None else "mase is undefined: the load never changes over the test part's horizon",
+    )
+
+
+def write_history(path: Path, history: list[dict[str, Any]]) -> None:
+    """rounds.csv: one row per round."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, HISTORY_COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    write_text(path, text.getvalue())
+
+
+def write_result(path: Path, result: Result) -> None:
+    """result.json."""
+    write_json(path, result.to_dict())
+
+
+def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None:
+    """forecasts.parquet: every test window's forecast beside the actual load and persistence, in kWh per interval.
+
+    Columns as Nixtla's tools expect them: unique_id, ds (begin of the target's interval, UTC), cutoff (begin of the
+    origin's interval), y, plfl, persistence.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    times = task.panel.times().astype("datetime64[ms]")
+    zone = pa.timestamp("ms", tz="UTC")
+    text = pa.dictionary(pa.int32(), pa.string())
+    columns = {"unique_id": text, "ds": zone, "cutoff": zone}
+    schema = pa.schema([*columns.items(), *((name, pa.float32()) for name in ("y", "plfl", "persistence"))])
+    temporary = path.with_name(f".{path.name}.tmp")
+    with pq.ParquetWriter(temporary, schema) as writer:
+        for row, client in enumerate(task.panel.ids):
+            origins, load = task.origins["test"][row], task.panel.load[row]
+            forecast = task.scalers[row].unscale_load(forecasts[row]).astype(np.float32)
+            arrays = [
+                pa.DictionaryArray.from_arrays(np.zeros(len(origins), np.int32), [client]),
+                pa.array(times[origins + task.horizon], zone),
+                pa.array(times[origins], zone),
+                load[origins + task.horizon],
+                forecast,
+                load[origins],
+            ]
+            writer.write_table(pa.table(dict(zip(schema.names, arrays, strict=True)), schema=schema))
+    temporary.replace(path)

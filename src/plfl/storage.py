@@ -1,0 +1,81 @@
+"""Files that survive: written whole or not at all, flushed to the disk, and checked when they are read.
+
+Arrays are safetensors with their own digest in the header, so that one file copied elsewhere can still be verified.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from plfl.errors import Damaged
+
+
+def digest(arrays: Mapping[str, Any]) -> str:
+    """SHA-256 over names, types, shapes and bytes: equal digests mean equal arrays, bit for bit."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        value = np.ascontiguousarray(arrays[name])
+        total.update(f"{name}:{value.dtype.str}:{value.shape}".encode())
+        total.update(value.tobytes())
+    return total.hexdigest()
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file so that a crash leaves the old one or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """`write_bytes` for text."""
+    write_bytes(path, text.encode())
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries, so that a rename survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> str:
+    """Write named arrays and facts about them as safetensors, and return the digest of the arrays."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    sha256 = digest(arrays)
+    with path.open("wb") as file:
+        file.write(save(arrays, {**facts, "sha256": sha256}))
+        file.flush()
+        os.fsync(file.fileno())
+    return sha256
+
+
+def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The named arrays and facts of a file, after checking its digest."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            facts = dict(file.metadata() or {})
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError) as error:
+        raise Damaged(f"{path} cannot be read ({error})") from error
+    if digest(arrays) != facts.get("sha256"):
+        raise Damaged(f"{path} is damaged: its content does not match its checksum")
+    return arrays, facts
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain values as JSON; inf and NaN are refused."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
