@@ -47,22 +47,33 @@ def _show_version(is_asked: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     """Personalized federated learning for electric load forecasting."""
 
 
 @app.command(
-    epilog="Examples: `plfl run` · `plfl run paper --set personal=all --set rounds=10` · `plfl run --resume runs/NAME --set rounds=80`"
+    epilog="Examples: `plfl run` · `plfl run paper --set personal=all --set rounds=10` · "
+    "`plfl run --resume runs/NAME --set rounds=80`"
 )
 def run(
-    recipe: Annotated[str | None, typer.Argument(help=f"Where to start from: {', '.join(RECIPES)}.", show_default=DEFAULT_RECIPE)] = None,
-    data: Annotated[list[str] | None, typer.Option(help="Data source, such as generated:12?days=90; may be repeated.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a config field; may be repeated.")] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help=f"Where to start from: {', '.join(RECIPES)}.", show_default=DEFAULT_RECIPE)
+    ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="Data source, such as generated:12?days=90; may be repeated.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a config field; may be repeated.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="The one seed of the run.")] = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the run; runs/<name> if left out.")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run in this folder.")] = None,
-    init: Annotated[Path | None, typer.Option(metavar="DIR", help="Start from the parameters of an earlier run.")] = None,
+    init: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Start from the parameters of an earlier run.")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse to start if any client cannot take part.")] = False,
     is_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:

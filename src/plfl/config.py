@@ -81,7 +81,7 @@ class Config(BaseModel):
     """Gaps up to this long are filled in the inputs; windows that touch a longer one are dropped."""
 
     personal: Patterns = ("mlp.*",)
-    """Parameters that stay at the client, by shell-style patterns; none, mlp and all are short for [], ["mlp.*"], ["*"]."""
+    """Parameters that stay at the client, by shell-style patterns; none, mlp, all stand for [], ["mlp.*"], ["*"]."""
     client: Literal["adam", "adam_ams", "prox", "prox_adam"] = "adam"
     """Client optimizer."""
     client_lr: Positive | None = None

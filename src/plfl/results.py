@@ -48,8 +48,9 @@ class Result:
     rounds: int
     local_steps: int
     client_steps_per_second: float | None
-    """Without compilation and evaluation; None if no round was trained in this process."""
+    """Over all rounds, without compilation and evaluation."""
     seconds: float
+    """Of this process, all in all."""
     versions: dict[str, str]
     data_fingerprint: str
     interval_minutes: float
@@ -122,8 +123,8 @@ def write_history(path: Path, history: list[dict[str, Any]]) -> None:
 
 
 def write_result(path: Path, result: Result) -> None:
-    """result.json."""
-    write_json(path, result.to_dict())
+    """result.json; the folder may move, so it is left out."""
+    write_json(path, {name: value for name, value in result.to_dict().items() if name != "folder"})
 
 
 def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None:

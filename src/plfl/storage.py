@@ -21,7 +21,7 @@ def digest(arrays: Mapping[str, Any]) -> str:
     """SHA-256 over names, types, shapes and bytes: equal digests mean equal arrays, bit for bit."""
     total = hashlib.sha256()
     for name in sorted(arrays):
-        value = np.ascontiguousarray(arrays[name])
+        value = np.asarray(arrays[name], order="C")
         total.update(f"{name}:{value.dtype.str}:{value.shape}".encode())
         total.update(value.tobytes())
     return total.hexdigest()
@@ -54,7 +54,7 @@ def sync_folder(folder: Path) -> None:
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> str:
     """Write named arrays and facts about them as safetensors, and return the digest of the arrays."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     sha256 = digest(arrays)
     with path.open("wb") as file:
         file.write(save(arrays, {**facts, "sha256": sha256}))

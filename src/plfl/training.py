@@ -39,14 +39,30 @@ from plfl.federate.server import SERVER_OPTIMIZERS
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.models import Model, Params, make_model, squared_error
 from plfl.forecast.windows import Task, make_task
+from plfl.report.page import write_report
 from plfl.results import (
-    Result, score_clients, validation_mase, write_forecasts, write_history, write_result,
+    Result,
+    score_clients,
+    validation_mase,
+    write_forecasts,
+    write_history,
+    write_result,
 )
 from plfl.storage import write_text
 
-_CLIENT_SETTINGS = {"lr": "client_lr", "beta1": "client_beta1", "beta2": "client_beta2", "eps": "client_eps", "alpha": "alpha"}
+_CLIENT_SETTINGS = {
+    "lr": "client_lr",
+    "beta1": "client_beta1",
+    "beta2": "client_beta2",
+    "eps": "client_eps",
+    "alpha": "alpha",
+}
 _SERVER_SETTINGS = {
-    "lr": "server_lr", "beta1": "server_beta1", "beta2": "server_beta2", "tau": "tau", "sync_every": "sync_every",
+    "lr": "server_lr",
+    "beta1": "server_beta1",
+    "beta2": "server_beta2",
+    "tau": "tau",
+    "sync_every": "sync_every",
 }
 _FREE_ON_RESUME = {"rounds", "checkpoint_seconds", "device", "cores", "deterministic"}
 _BYTES_PER_NUMBER = 4  # float32 on the wire
@@ -62,7 +78,7 @@ class Progress:
     loss: float | None
     validation_mase: float | None
     """The latest one."""
-    client_steps_per_second: float
+    client_steps_per_second: float | None
 
 
 Observer = Callable[[Progress], None]
@@ -115,7 +131,7 @@ def run(
         folder = Path(out)
         runfolder.create(folder)
     with runfolder.opened(folder) if folder else nullcontext():
-        if folder and resume is None:
+        if folder:
             write_text(folder / "config.toml", config.to_toml())
         return _Run(federation, folder, history, observer or (lambda progress: None)).go(state)
 
@@ -160,9 +176,7 @@ class Federation:
         data = task.panel.fingerprint()
         self.stamp = Stamp(run=_run_name(config, data), version=__version__, data=data)
 
-    def begin(
-        self, resume: str | Path | None, init: str | Path | None
-    ) -> tuple[FederationState, list[dict[str, Any]]]:
+    def begin(self, resume: str | Path | None, init: str | Path | None) -> tuple[FederationState, list[dict[str, Any]]]:
         """The first state of a run and the history before it: new, warm or resumed."""
         state = self.engine.init()
         if resume is not None:
@@ -175,20 +189,19 @@ class Federation:
         return state, []
 
     def _check_stamp(self, found: checkpoint.Checkpoint) -> None:
+        folder = found.folder.parent
         if found.stamp.version != self.stamp.version:
             raise BadInput(
-                f"{found.folder.parent} was made by plfl {found.stamp.version} and this is {self.stamp.version}; resume it "
-                f"with that version, or start a new run from its parameters with --init {found.folder.parent}"
+                f"{folder} was made by plfl {found.stamp.version} and this is {self.stamp.version}; resume it with "
+                f"that version, or start a new run from its parameters with --init {folder}"
             )
         if found.stamp.data != self.stamp.data:
             raise BadInput(
-                f"the data of {found.folder.parent} has changed since it was saved; restore the data, or start a new run "
-                f"from its parameters with --init {found.folder.parent}"
+                f"the data of {folder} has changed since it was saved; restore it, or start a new run from its "
+                f"parameters with --init {folder}"
             )
         if found.round_index > self.config.rounds:
-            raise BadInput(
-                f"{found.folder.parent} has {found.round_index} rounds already; set rounds to more than that to go on"
-            )
+            raise BadInput(f"{folder} has {found.round_index} rounds already; set rounds to more than that to go on")
 
     def _trim(self, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Forget evaluations that took place only because a shorter run ended there."""
@@ -227,8 +240,6 @@ class _Run:
     history: list[dict[str, Any]]
     observer: Observer
     started: float = field(default_factory=time.perf_counter)
-    training_seconds: float = 0.0
-    training_steps: int = 0
     saved_round: int = 0
     saved_at: float = field(default_factory=time.perf_counter)
 
@@ -236,8 +247,14 @@ class _Run:
         """All rounds that are left, then the final evaluation and the files."""
         config, engine = self.federation.config, self.federation.engine
         self.saved_round = len(self.history)
-        log.info("%d clients, %d of %d parameters shared, rounds %d to %d", self.federation.task.panel.num_clients,
-                 self.federation.num_shared_params, self.federation.num_params, len(self.history) + 1, config.rounds)
+        log.info(
+            "%d clients, %d of %d parameters shared, rounds %d to %d",
+            self.federation.task.panel.num_clients,
+            self.federation.num_shared_params,
+            self.federation.num_params,
+            len(self.history) + 1,
+            config.rounds,
+        )
         engine.compile(state)
         self._observe()
         with _stop_signals() as stop:
@@ -267,17 +284,17 @@ class _Run:
         for row in refused:
             log.warning("round %d: the update of %s does not count: %s", round_index, row["client"], row["reason"])
         accepted = [float(losses[c]) for c in asked if not verdicts[c]]
-        self.history.append({
-            "round": round_index,
-            "loss": mean_defined(list(accepted)),
-            "validation_mase": None,
-            "num_asked": len(asked),
-            "num_accepted": len(accepted),
-            "seconds": seconds,
-            "quarantined": refused,
-        })
-        self.training_seconds += seconds
-        self.training_steps += len(asked) * self.federation.config.local_steps
+        self.history.append(
+            {
+                "round": round_index,
+                "loss": mean_defined(list(accepted)),
+                "validation_mase": None,
+                "num_asked": len(asked),
+                "num_accepted": len(accepted),
+                "seconds": seconds,
+                "quarantined": refused,
+            }
+        )
 
     def _evaluate(self, state: FederationState) -> None:
         forecasts = self.federation.engine.predict(state, "validation")
@@ -291,9 +308,15 @@ class _Run:
                 rounds=self.federation.config.rounds,
                 loss=self.history[-1]["loss"] if self.history else None,
                 validation_mase=scores[-1] if scores else None,
-                client_steps_per_second=self.training_steps / self.training_seconds if self.training_seconds else 0.0,
+                client_steps_per_second=self._speed(),
             )
         )
+
+    def _speed(self) -> float | None:
+        """Client-steps per second over all rounds, without compilation and evaluation."""
+        seconds = sum(row["seconds"] for row in self.history)
+        steps = sum(row["num_asked"] for row in self.history) * self.federation.config.local_steps
+        return steps / seconds if seconds else None
 
     def _has_checkpoint(self) -> bool:
         return self.folder is None or (self.folder / "state" / "manifest.json").exists()
@@ -304,8 +327,13 @@ class _Run:
         task, round_index = self.federation.task, len(self.history)
         try:
             checkpoint.save(
-                self.folder, self.federation.engine.fetch(state), ids=task.panel.ids, scalers=task.scalers,
-                round_index=round_index, history=self.history, stamp=self.federation.stamp,
+                self.folder,
+                self.federation.engine.fetch(state),
+                ids=task.panel.ids,
+                scalers=task.scalers,
+                round_index=round_index,
+                history=self.history,
+                stamp=self.federation.stamp,
             )
             write_history(self.folder / "rounds.csv", self.history)
         except OSError as error:
@@ -348,7 +376,7 @@ class _Run:
             bytes_down_per_client_round=traffic,
             rounds=config.rounds,
             local_steps=config.local_steps,
-            client_steps_per_second=self.training_steps / self.training_seconds if self.training_seconds else None,
+            client_steps_per_second=self._speed(),
             seconds=time.perf_counter() - self.started,
             versions={"plfl": __version__} | {name: version(name) for name in ("jax", "jaxlib", "numpy", "optax")},
             data_fingerprint=self.federation.stamp.data,
@@ -362,6 +390,7 @@ class _Run:
                 write_history(self.folder / "rounds.csv", self.history)
                 write_forecasts(self.folder / "forecasts.parquet", task, forecasts)
                 write_result(self.folder / "result.json", result)
+                write_report(self.folder)
             except OSError as error:
                 raise RunFailed(self._cannot_write(error)) from error
         return result
@@ -402,8 +431,8 @@ def _resumed_config(folder: Path, config: Config | None) -> Config:
         before, now = getattr(stored, name), getattr(config, name)
         if before != now and name not in _FREE_ON_RESUME:
             raise BadInput(
-                f"{folder} was run with {name} = {_show(before)}, not {_show(now)}; a resumed run keeps its config (only "
-                f"rounds may grow). Start a new run, from its parameters with --init {folder}"
+                f"{folder} was run with {name} = {_show(before)}, not {_show(now)}; a resumed run keeps its config "
+                f"(only rounds may grow). Start a new run, from its parameters with --init {folder}"
             )
     return config
 

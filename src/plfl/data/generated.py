@@ -76,7 +76,8 @@ def generate(num_clients: int, *, days: int = 365, minutes: int = 15, seed: int 
     )
     zone_of_client, time_of_day, weekday = local_calendar(panel)
     hour = time_of_day * (minutes / 60)  # (zones, time)
-    weather = [_weather(np.random.default_rng([seed, 1, z]), hour[z], steps_per_day) for z in range(len(hour))]
+    streams = [sorted(ZONES).index(zone) for zone in sorted(set(panel.zones))]  # a zone's own, whichever others exist
+    weather = [_weather(np.random.default_rng([seed, 1, z]), hour[k], steps_per_day) for k, z in enumerate(streams)]
     for i in range(num_clients):
         rng = np.random.default_rng([seed, 2, i])
         zone = zone_of_client[i]

@@ -59,8 +59,14 @@ class Checkpoint:
 
 
 def save(
-    folder: Path, state: FederationState, *, ids: Sequence[str], scalers: Sequence[Scaler], round_index: int,
-    history: list[dict[str, Any]], stamp: Stamp,
+    folder: Path,
+    state: FederationState,
+    *,
+    ids: Sequence[str],
+    scalers: Sequence[Scaler],
+    round_index: int,
+    history: list[dict[str, Any]],
+    stamp: Stamp,
 ) -> None:
     """Save the state after a round (on the host, without padding) as the newest set in a run's folder."""
     _finish_rotation(folder)
@@ -73,8 +79,13 @@ def save(
 
 
 def _write_set(
-    new: Path, state: FederationState, ids: Sequence[str], scalers: Sequence[Scaler], round_index: int,
-    history: list[dict[str, Any]], stamp: Stamp,
+    new: Path,
+    state: FederationState,
+    ids: Sequence[str],
+    scalers: Sequence[Scaler],
+    round_index: int,
+    history: list[dict[str, Any]],
+    stamp: Stamp,
 ) -> None:
     (new / "clients").mkdir(parents=True)
     facts = {"format": str(FORMAT), "plfl": stamp.version, "run": stamp.run, "round": str(round_index)}

@@ -157,7 +157,7 @@ class LocalTraining(NamedTuple):
 def client_update(
     training: LocalTraining, server_shared: Params, client: ClientState, data: ClientData, key: jax.Array
 ) -> tuple[ClientState, Params, jax.Array]:
-    """ClientOpt of the paper: (next client state, update of the shared params, mean loss), the local steps in one scan."""
+    """The paper's ClientOpt, all steps in one scan: (next client state, update of the shared params, mean loss)."""
     origins = training.pick_batches(data, key)
     carry = training.begin(server_shared, client)
     (params, moments), losses = jax.lax.scan(

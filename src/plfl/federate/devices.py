@@ -9,7 +9,7 @@ import os
 import platform
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 
@@ -18,20 +18,26 @@ from plfl.errors import BadInput
 log = logging.getLogger("plfl")
 
 
-def prepare(device: Literal["auto", "cpu", "gpu"], cores: int | None, *, deterministic: bool = False) -> list[jax.Device]:
+def prepare(
+    device: Literal["auto", "cpu", "gpu"], cores: int | None, *, deterministic: bool = False
+) -> list[jax.Device]:
     """The devices to train on: the GPU, or one CPU device per core."""
     wanted = cores or usable_cores()
     _set_before_first_use(wanted, deterministic)
     _use_compilation_cache()
     gpus = _gpus() if device != "cpu" else []
     if device == "gpu" and not gpus:
-        raise BadInput("device = gpu, but JAX sees none; install plfl[cuda] on a machine with an NVIDIA GPU, or set device=cpu")
+        raise BadInput(
+            "device = gpu, but JAX sees none; install plfl[cuda] on a machine with an NVIDIA GPU, or set device=cpu"
+        )
     if gpus:
         return gpus[:1]
     cpus = jax.devices("cpu")
     if len(cpus) < wanted:
         log.warning(
-            "JAX was in use before this run: %d of %d cores will work; call plfl first in your program", len(cpus), wanted
+            "JAX was in use before this run: %d of %d cores will work; call plfl first in your program",
+            len(cpus),
+            wanted,
         )
     return cpus[:wanted]
 
@@ -56,7 +62,8 @@ def _set_before_first_use(num_cpus: int, deterministic: bool) -> None:
 
 def _use_compilation_cache() -> None:
     """Keep compiled programs in the user's cache folder, apart for each kind of processor."""
-    if jax.config.jax_compilation_cache_dir:
+    settings: Any = jax.config
+    if settings.jax_compilation_cache_dir:
         return
     root = os.environ.get("PLFL_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(root) / "plfl" / f"xla-{_processor()}"

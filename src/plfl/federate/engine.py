@@ -27,8 +27,9 @@ _EVAL_WINDOWS = 256
 """Windows in one batch of an evaluation: large enough for the matrix units, small enough for a core's cache."""
 _EVAL_CLIENTS = 64
 """Clients in one batch of an evaluation on a GPU."""
-_PER_CLIENT = ClientData(series=0, calendar=None, zone=0, statics=0, origins=0, num_windows=0)  # type: ignore[arg-type]
+_PER_CLIENT = ClientData._make(None if name == "calendar" else 0 for name in ClientData._fields)
 """Which axis of stacked data runs over clients."""
+_DATA_SPECS = ClientData._make(P() if axis is None else P("clients") for axis in _PER_CLIENT)
 
 
 class Engine:
@@ -63,7 +64,7 @@ class Engine:
 
     def init(self) -> FederationState:
         """The state before the first round."""
-        shared, _ = self.training.partition.split(self.training.model.init(shared_key(self.seed)))
+        shared, _ = self.training.partition.split(jax.jit(self.training.model.init)(shared_key(self.seed)))
         init_clients = jax.jit(jax.vmap(lambda key: self.training.init_client(personal_key(key))))
         keys = client_keys(self.seed, self.task.panel.ids)
         return self.place(FederationState(self.server.init(shared, self.num_clients), init_clients(keys)))
@@ -82,9 +83,13 @@ class Engine:
         clients, per_client, weight = jax.tree.map(lambda a: a[: self.num_clients], rows)
         return FederationState(state.server._replace(per_client=per_client, weight=weight), clients)
 
-    def _shardings(self) -> FederationState:
-        server = ServerState(common=self.whole, per_client=self.rows, weight=self.rows, num_rounds=self.whole)  # type: ignore[arg-type]
-        return FederationState(server, clients=self.rows)  # type: ignore[arg-type]
+    def _shardings(self) -> Any:
+        by_client = {"per_client", "weight"}
+        server = ServerState._make(self.rows if name in by_client else self.whole for name in ServerState._fields)
+        return FederationState._make([server, self.rows])
+
+    def _specs(self) -> Any:
+        return jax.tree.map(lambda s: s.spec, self._shardings(), is_leaf=lambda s: isinstance(s, NamedSharding))
 
     def _place_data(self) -> ClientData:
         task = self.task
@@ -103,7 +108,7 @@ class Engine:
             whole_round = jax.jit(
                 self._whole_round,
                 donate_argnums=0,
-                out_shardings=(RoundResult(self._shardings(), self.rows, self.rows), self.rows),  # type: ignore[arg-type]
+                out_shardings=(RoundResult._make([self._shardings(), self.rows, self.rows]), self.rows),
             )
             with jax.default_matmul_precision("highest"):
                 self._compiled_round = whole_round.lower(state, self.data, self.keys, np.int32(1)).compile()
@@ -111,7 +116,7 @@ class Engine:
     def run_round(self, state: FederationState, round_index: int) -> tuple[RoundResult, jax.Array]:
         """Round `round_index` (from 1), and who was asked (rows,). The state that was passed in is used up."""
         self.compile(state)
-        return self._compiled_round(state, self.data, self.keys, np.int32(round_index))  # type: ignore[no-any-return]
+        return self._compiled_round(state, self.data, self.keys, np.int32(round_index))
 
     def _whole_round(
         self, state: FederationState, data: ClientData, keys: jax.Array, round_index: jax.Array
@@ -122,7 +127,7 @@ class Engine:
         def train(state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
             carry = self._train_batched if self.is_batched else self._train_on_cores
             clients, updates, losses = carry(state, data, keys, cohort, round_index)
-            return Answers(clients, updates, data.num_windows.astype(jnp.float32), cohort, losses)  # type: ignore[arg-type]
+            return Answers(clients, updates, jnp.asarray(data.num_windows, jnp.float32), cohort, losses)
 
         result = run_round(
             state,
@@ -144,12 +149,10 @@ class Engine:
         self, state: FederationState, data: ClientData, keys: jax.Array, cohort: jax.Array, round_index: jax.Array
     ) -> tuple[ClientState, Params, jax.Array]:
         """Each core walks through its own rows of the cohort."""
-        specs = jax.tree.map(lambda s: s.spec, self._shardings(), is_leaf=lambda s: isinstance(s, NamedSharding))
-        data_specs = ClientData(*(P() if axis is None else P("clients") for axis in _PER_CLIENT))
 
         @jax.shard_map(
             mesh=self.mesh,
-            in_specs=(specs, data_specs, P("clients"), P("clients"), P()),
+            in_specs=(self._specs(), _DATA_SPECS, P("clients"), P("clients"), P()),
             out_specs=P("clients"),
             check_vma=False,
         )
@@ -167,9 +170,9 @@ class Engine:
                 answer = self._update_row(state.server, client, _row(data, c), keys[c], c, round_index)
                 return jax.tree.map(lambda stack, value: stack.at[c].set(value), rows, answer)
 
-            return jax.lax.fori_loop(0, cohort.sum(), train_one, (state.clients, updates, jnp.zeros(num_rows)))  # type: ignore[no-any-return]
+            return jax.lax.fori_loop(0, cohort.sum(), train_one, (state.clients, updates, jnp.zeros(num_rows)))
 
-        return train_shard(state, data, keys, cohort, round_index)  # type: ignore[no-any-return]
+        return train_shard(state, data, keys, cohort, round_index)
 
     def _train_batched(
         self, state: FederationState, data: ClientData, keys: jax.Array, cohort: jax.Array, round_index: jax.Array
@@ -177,12 +180,14 @@ class Engine:
         """All clients of the cohort at once."""
         update_rows = jax.vmap(self._update_row, in_axes=(None, 0, _PER_CLIENT, 0, 0, None))
         if self.num_asked == self.num_rows:
-            return update_rows(state.server, state.clients, data, keys, jnp.arange(self.num_rows), round_index)  # type: ignore[no-any-return]
+            return update_rows(state.server, state.clients, data, keys, jnp.arange(self.num_rows), round_index)
         asked = jnp.flatnonzero(cohort, size=self.num_asked)
         taken = ClientData(*(a if axis is None else a[asked] for a, axis in zip(data, _PER_CLIENT, strict=True)))
         before = jax.tree.map(lambda a: a[asked], state.clients)
         clients, updates, losses = update_rows(state.server, before, taken, keys[asked], asked, round_index)
-        spread = jax.tree.map(lambda a: jnp.zeros((self.num_rows, *a.shape[1:]), a.dtype).at[asked].set(a), (updates, losses))
+        spread = jax.tree.map(
+            lambda a: jnp.zeros((self.num_rows, *a.shape[1:]), a.dtype).at[asked].set(a), (updates, losses)
+        )
         return jax.tree.map(lambda stack, a: stack.at[asked].set(a), state.clients, clients), *spread
 
     # --- evaluation ----------------------------------------------------------------------------------------------
@@ -196,11 +201,8 @@ class Engine:
         return [forecasts[c, :count] for c, count in enumerate(counts)]
 
     def _predict_all(self, state: FederationState, data: ClientData, origins: jax.Array) -> jax.Array:
-        specs = jax.tree.map(lambda s: s.spec, self._shardings(), is_leaf=lambda s: isinstance(s, NamedSharding))
-        data_specs = ClientData(*(P() if axis is None else P("clients") for axis in _PER_CLIENT))
-
         @jax.shard_map(
-            mesh=self.mesh, in_specs=(specs, data_specs, P("clients")), out_specs=P("clients"), check_vma=False
+            mesh=self.mesh, in_specs=(self._specs(), _DATA_SPECS, P("clients")), out_specs=P("clients"), check_vma=False
         )
         def predict_shard(state: FederationState, data: ClientData, origins: jax.Array) -> jax.Array:
             def predict_one(c: jax.Array) -> jax.Array:
@@ -217,7 +219,7 @@ class Engine:
             rows = jnp.arange(origins.shape[0])
             return jax.lax.map(predict_one, rows, batch_size=_EVAL_CLIENTS if self.is_batched else None)
 
-        return predict_shard(state, data, origins)  # type: ignore[no-any-return]
+        return predict_shard(state, data, origins)
 
 
 def _row(data: ClientData, c: jax.Array) -> ClientData:

@@ -47,8 +47,8 @@ class Reply:
     base: str
     """Digest of the shared params that training started from."""
     update: Mapping[str, Any]
-    weight: float
-    """Number of training windows."""
+    weight: Any
+    """Number of training windows, as the client says."""
     loss: float
 
 
@@ -94,9 +94,7 @@ class Door:
         self.counted = recent | counted
         return good, bad
 
-    def _fault(
-        self, reply: Reply, cohort: Sequence[str], bases: Mapping[str, str], round_index: int
-    ) -> str | None:
+    def _fault(self, reply: Reply, cohort: Sequence[str], bases: Mapping[str, str], round_index: int) -> str | None:
         if reply.client not in cohort:
             return "it was not asked in this round"
         if reply.run != self.run:

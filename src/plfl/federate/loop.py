@@ -40,6 +40,7 @@ class Loop:
         self.client_keys, self.deliver, self.run = client_keys, deliver, run
         names = jax.eval_shape(training.model.init, jax.random.key(0))
         self.door = Door(run, {name: (names[name].shape, names[name].dtype) for name in training.partition.shared})
+        self.step = jax.jit(training.step)
         self.quarantined: list[Quarantined] = []
 
     def __call__(self, state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
@@ -64,10 +65,9 @@ class Loop:
         """`client_update`, written out: one compiled step per minibatch."""
         origins = self.training.pick_batches(self.data[c], batches_key(self.client_keys[c], round_index))
         params, moments = self.training.begin(server_shared, client)
-        step = jax.jit(self.training.step)
         losses = []
         for batch in origins:
-            (params, moments), loss = step((params, moments), batch, self.data[c], server_shared)
+            (params, moments), loss = self.step((params, moments), batch, self.data[c], server_shared)
             losses.append(float(loss))
         client, update = self.training.finish(server_shared, client, params, moments)
         return client, update, float(np.mean(losses))

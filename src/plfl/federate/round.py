@@ -81,6 +81,8 @@ def run_round(
 
 def choose_cohort(client_keys: jax.Array, round_index: jax.Array | int, num_asked: int) -> jax.Array:
     """(clients,) bool: the `num_asked` clients with the lowest tickets of this round."""
+    if num_asked == len(client_keys):
+        return jnp.ones(num_asked, bool)
     tickets = jax.vmap(lambda key: cohort_ticket(key, round_index))(client_keys)
     rank = jnp.argsort(jnp.argsort(tickets))
     return rank < num_asked

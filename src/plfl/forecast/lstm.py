@@ -1,4 +1,4 @@
-"""An LSTM layer, as in torch.nn.LSTM, with a backward pass that XLA's CPU back end runs about twice as fast as autodiff's.
+"""An LSTM layer, as in torch.nn.LSTM, with a backward pass written for XLA's CPU back end.
 
 `lstm` and `lstm_reference` compute the same function; a test holds them equal, gradients included. What makes
 `lstm` fast: feature-major arrays (a batch of 16 is one vector register, gates are blocks of rows), one matrix
@@ -6,10 +6,12 @@ product for all weight gradients, and optimization barriers, without which XLA c
 consumer. Gate order i, f, g, o; h and c start at zero.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-_keep = jax.lax.optimization_barrier
+_keep: Any = jax.lax.optimization_barrier
 _Saved = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array], list[jax.Array], list[jax.Array], list[jax.Array]]
 
 
@@ -32,7 +34,9 @@ def lstm(weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: ja
     return _forward(weight_ih, weight_hh, bias, inputs)[0]
 
 
-def _forward(weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: jax.Array) -> tuple[jax.Array, _Saved]:
+def _forward(
+    weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: jax.Array
+) -> tuple[jax.Array, _Saved]:
     hidden = weight_hh.shape[1]
     # One tanh serves all four gates: sigmoid(z) = tanh(z / 2) / 2 + 1 / 2.
     is_sigmoid = jnp.repeat(jnp.array([True, True, False, True]), hidden)[:, None]
@@ -65,7 +69,9 @@ def _backward(saved: _Saved, d_states: jax.Array) -> tuple[jax.Array, jax.Array,
         c_before = cs[t - 1] if t else zeros
         dh = dh + d_states[t]
         dc = dc + dh * o * (1 - tanh_cs[t] ** 2)
-        dz = jnp.concatenate([dc * g * i * (1 - i), dc * c_before * f * (1 - f), dc * i * (1 - g * g), dh * tanh_cs[t] * o * (1 - o)])
+        dz = jnp.concatenate(
+            [dc * g * i * (1 - i), dc * c_before * f * (1 - f), dc * i * (1 - g * g), dh * tanh_cs[t] * o * (1 - o)]
+        )
         dz, dc = _keep((dz, dc))
         dh, dc = weight_hh_t @ dz, dc * f
         dzs.append(dz)

@@ -10,19 +10,19 @@ import numpy as np
 
 def mae(actual: np.ndarray, forecast: np.ndarray) -> float | None:
     """Mean absolute error, in the unit of the load."""
-    return _ratio(np.abs(forecast - actual).sum(), actual.size)
+    return _ratio(_total_error(actual, forecast), actual.size)
 
 
 def mase(actual: np.ndarray, forecast: np.ndarray, persistence: np.ndarray) -> float | None:
     """The paper's MASE: absolute error relative to that of repeating the load at the origin."""
-    return _ratio(np.abs(forecast - actual).sum(), np.abs(persistence - actual).sum())
+    return _ratio(_total_error(actual, forecast), _total_error(actual, persistence))
 
 
 def mase_insample(actual: np.ndarray, forecast: np.ndarray, train: np.ndarray, season: int) -> float | None:
     """Hyndman's MASE: mean absolute error relative to the in-sample error of the seasonal naive forecast."""
-    steps = np.abs(train[season:] - train[:-season])
-    steps = steps[np.isfinite(steps)]
-    scale = _ratio(steps.sum(), steps.size)
+    now, before = train[season:], train[:-season]
+    known = np.isfinite(now) & np.isfinite(before)
+    scale = _ratio(_total_error(now[known], before[known]), known.sum())
     error = mae(actual, forecast)
     return None if scale is None or error is None else _ratio(error, scale)
 
@@ -30,11 +30,17 @@ def mase_insample(actual: np.ndarray, forecast: np.ndarray, train: np.ndarray, s
 def mean_defined(values: list[float | None]) -> float | None:
     """The mean of the defined values; None if there are none."""
     defined = [value for value in values if value is not None]
-    return float(np.mean(defined)) if defined else None
+    with np.errstate(over="ignore"):
+        return _ratio(np.sum(defined), len(defined))
+
+
+def _total_error(actual: np.ndarray, forecast: np.ndarray) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is inf, and an inf has no ratio
+        return float(np.abs(np.subtract(forecast, actual, dtype=np.float64)).sum())
 
 
 def _ratio(numerator: float, denominator: float) -> float | None:
-    if denominator <= 0:
+    if not 0 < denominator < np.inf:
         return None
-    ratio = float(numerator / denominator)
+    ratio = float(numerator) / float(denominator)
     return ratio if np.isfinite(ratio) else None

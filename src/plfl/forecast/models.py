@@ -4,11 +4,14 @@ The paper's forecaster is `lstm_mlp`. Names and layouts are PyTorch's, so that a
 your own is another `Model`; hand it to `plfl.run(config, model=...)`, and its names decide what can be personal.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from plfl.errors import BadInput
 from plfl.forecast.lstm import lstm, lstm_reference
@@ -48,20 +51,22 @@ def lstm_mlp(
     widths = [lookback * hidden, *mlp, 1]
     layer = lstm_reference if is_reference else lstm
 
+    shapes: dict[str, tuple[tuple[int, ...], int]] = {  # name -> (shape, fan-in)
+        "lstm.weight_ih": ((4 * hidden, num_features), hidden),
+        "lstm.weight_hh": ((4 * hidden, hidden), hidden),
+        "lstm.bias_ih": ((4 * hidden,), hidden),
+        "lstm.bias_hh": ((4 * hidden,), hidden),
+    }
+    slopes = {}  # PReLU, one per channel
+    for k, (fan_in, fan_out) in enumerate(pairwise(widths)):
+        shapes[f"mlp.{2 * k}.weight"] = ((fan_out, fan_in), fan_in)
+        shapes[f"mlp.{2 * k}.bias"] = ((fan_out,), fan_in)
+        if k < len(mlp):
+            slopes[f"mlp.{2 * k + 1}.weight"] = fan_out
+
     def init(key: jax.Array) -> Params:
-        keys = iter(jax.random.split(key, 4 + 2 * (len(widths) - 1)))
-        params = {
-            "lstm.weight_ih": _uniform(next(keys), (4 * hidden, num_features), hidden),
-            "lstm.weight_hh": _uniform(next(keys), (4 * hidden, hidden), hidden),
-            "lstm.bias_ih": _uniform(next(keys), (4 * hidden,), hidden),
-            "lstm.bias_hh": _uniform(next(keys), (4 * hidden,), hidden),
-        }
-        for k, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
-            params[f"mlp.{2 * k}.weight"] = _uniform(next(keys), (fan_out, fan_in), fan_in)
-            params[f"mlp.{2 * k}.bias"] = _uniform(next(keys), (fan_out,), fan_in)
-            if k < len(mlp):
-                params[f"mlp.{2 * k + 1}.weight"] = jnp.full((fan_out,), 0.25)  # PReLU slopes
-        return params
+        params = _uniform(key, shapes) | {name: jnp.full((width,), 0.25) for name, width in slopes.items()}
+        return {name: params[name] for name in sorted(params)}
 
     def apply(params: Params, inputs: jax.Array) -> jax.Array:
         bias = params["lstm.bias_ih"] + params["lstm.bias_hh"]
@@ -77,9 +82,17 @@ def lstm_mlp(
     return Model(init, apply)
 
 
-def _uniform(key: jax.Array, shape: tuple[int, ...], fan_in: int) -> jax.Array:
-    """PyTorch's default for linear and recurrent layers: uniform within 1 / sqrt(fan_in) of zero."""
-    return jax.random.uniform(key, shape, minval=-(fan_in**-0.5), maxval=fan_in**-0.5)
+def _uniform(key: jax.Array, shapes: Mapping[str, tuple[tuple[int, ...], int]]) -> Params:
+    """PyTorch's default for linear and recurrent layers: uniform within 1 / sqrt(fan-in) of zero.
+
+    All params are cut from one draw, which compiles much faster than a draw for each.
+    """
+    sizes = [math.prod(shape) for shape, _ in shapes.values()]
+    draws = jnp.split(jax.random.uniform(key, (sum(sizes),), minval=-1.0), np.cumsum(sizes)[:-1])
+    return {
+        name: draw.reshape(shape) * fan_in**-0.5
+        for (name, (shape, fan_in)), draw in zip(shapes.items(), draws, strict=True)
+    }
 
 
 MODELS: Mapping[str, Callable[..., Model]] = {"lstm_mlp": lstm_mlp}

@@ -50,7 +50,7 @@ def fit_scaler(load: np.ndarray, covariates: np.ndarray) -> Scaler:
 
 
 def _mean_and_sd(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Columnwise, over finite values and rounded to float32 (as stored); a constant column gets 1, an empty one 0 and 1."""
+    """Columnwise over finite values, rounded to float32 as stored; a constant column has sd 1, an empty one 0 and 1."""
     known = np.isfinite(values)
     count = np.maximum(known.sum(0), 1)
     mean = np.where(known, values, 0).sum(0) / count

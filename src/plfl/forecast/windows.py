@@ -41,7 +41,7 @@ class ClientData(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """Everything a federation needs to know about its data: series, windows and scalers of the clients that take part."""
+    """What a federation knows of its data: series, windows and scalers of the clients that take part."""
 
     panel: Panel
     """The clients that take part."""
@@ -94,13 +94,14 @@ def make_task(panel: Panel, config: Config) -> Task:
     refused: dict[str, str] = {}
     rows: list[int] = []
     kept_bounds: list[tuple[int, int, int, int]] = []
-    filled = np.empty_like(panel.load)
+    filled = np.full_like(panel.load, np.nan)
     observed = np.isfinite(panel.load)
     origins: dict[str, list[np.ndarray]] = {part: [] for part in PARTS}
     scalers = []
     for row, client in enumerate(panel.ids):
-        filled[row] = fill_short_gaps(panel.load[row], max_gap)
         bounds = split_bounds(observed[row], config, panel.steps_per_day)
+        existing = slice(bounds[0], None)  # a gap is not filled from before the training part either
+        filled[row, existing] = fill_short_gaps(panel.load[row, existing], max_gap)
         found = find_origins(filled[row], observed[row], bounds, lookback, horizon)
         reason = _why_refused(panel.load[row], bounds, found, config.batch)
         if reason:
@@ -179,8 +180,9 @@ def find_origins(
     usable[: bounds[0]] = False  # what lies before the training part does not exist
     unbroken = np.convolve(usable, np.ones(lookback, np.int32))[: len(usable)] == lookback  # lookback inputs end here
     is_origin = unbroken & observed
-    is_origin[: len(observed) - horizon] &= observed[horizon:]
-    is_origin[max(0, len(observed) - horizon) :] = False
+    num_targets = max(0, len(observed) - horizon)
+    is_origin[:num_targets] &= observed[horizon:]
+    is_origin[num_targets:] = False
     found = {}
     for part, begin, end in zip(PARTS, bounds, bounds[1:], strict=False):
         found[part] = begin + np.flatnonzero(is_origin[begin : max(begin, end - horizon)])

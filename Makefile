@@ -1,0 +1,56 @@
+# Everything runs from a virtual environment inside the checkout; `make help` lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -n 2 --durations=10
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test test-fast test-e2e lint format bench campaign-resume build constraints clean
+
+help:  ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+install: $(INSTALLED)  ## Make the virtual environment and install plfl with what it was tested with
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "plfl needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+run: install  ## Train PL-FL on the default data and say where the report is
+	$(BIN)/plfl run
+
+test: test-fast test-e2e  ## Everything that CI runs
+
+test-fast: install lint  ## Lint, types and the tests that start nothing
+	$(PYTEST) -m "not e2e"
+
+test-e2e: install  ## The tests that start real processes
+	$(PYTEST) -m e2e
+
+lint: install  ## Format, lint and type checks
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: install  ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install  ## Speed and memory on this machine
+	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/memory.py
+
+campaign-resume: install  ## Kill a run at 50 random moments and resume it
+	$(BIN)/python benchmarks/campaign_resume.py
+
+build: install  ## Build the wheel
+	$(BIN)/python -m build --wheel
+
+constraints: install  ## Write down the versions that are installed now
+	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+
+clean:  ## Remove what make has made
+	rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,99 @@
+"""Small federations that the tests share, on JAX set up as a run would set it up."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plfl.config import Config, make_config
+from plfl.data.generated import generate
+from plfl.data.panel import Panel
+from plfl.federate.loop import Deliver, Loop
+from plfl.federate.params import client_keys
+from plfl.federate.round import FederationState, choose_cohort, run_round
+from plfl.forecast.windows import ClientData, Task, make_task, pad_origins
+from plfl.training import Federation, complete
+
+DEVICES = jax.devices("cpu")[:2]
+TINY = {"hidden": 4, "mlp": (6,), "lookback": "45min", "batch": 8, "rounds": 2, "local_steps": 10}
+"""A model small enough to compile in a second."""
+
+
+def uneven_panel(num_clients: int = 5, days: int = 12) -> Panel:
+    """Clients that start late, end early and have gaps."""
+    panel = generate(num_clients, days=days)
+    load = panel.load.copy()
+    for row in range(num_clients):
+        load[row, : 60 * row] = np.nan
+        load[row, 500 + row : 503 + row] = np.nan  # short: filled
+        load[row, 300 : 300 + 20 * row] = np.nan  # long: never bridged
+    load[-1, -200:] = np.nan
+    return replace(panel, load=load)
+
+
+def tiny_config(**values: object) -> Config:
+    return complete(make_config(TINY | values))
+
+
+def tiny_federation(panel: Panel | None = None, **values: object) -> Federation:
+    config = tiny_config(**values)
+    return Federation(config, make_task((panel or uneven_panel()).sorted(), config), None, DEVICES)
+
+
+def assert_trees_equal(a: object, b: object) -> None:
+    """Bit for bit."""
+    leaves_a, leaves_b = jax.tree.leaves(a), jax.tree.leaves(b)
+    assert len(leaves_a) == len(leaves_b)
+    for x, y in zip(leaves_a, leaves_b, strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+
+
+def assert_trees_close(a: object, b: object, tolerance: float = 1e-4) -> None:
+    leaves_a, leaves_b = jax.tree.leaves(a), jax.tree.leaves(b)
+    assert len(leaves_a) == len(leaves_b)
+    for x, y in zip(leaves_a, leaves_b, strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=0, atol=tolerance)
+
+
+def client_data(task: Task) -> list[ClientData]:
+    """Each client's data on its own; origins are padded alike, so that one compiled step serves all clients."""
+    origins, counts = pad_origins(task.origins["train"])
+    rows = zip(task.series, task.zone_of_client, task.statics, origins, counts, strict=True)
+    return [ClientData(series, task.calendar, *rest) for series, *rest in rows]
+
+
+def make_loop(federation: Federation, deliver: Deliver = lambda replies: replies) -> Loop:
+    """The reference carrier for a federation."""
+    engine = federation.engine
+    keys = client_keys(federation.config.seed, federation.task.panel.ids)
+    data = client_data(federation.task)
+    return Loop(engine.training, engine.server, federation.task.panel.ids, data, keys, deliver)
+
+
+def run_loop(federation: Federation, loop: Loop, verdicts: list[jax.Array] | None = None) -> FederationState:
+    """All rounds by the reference carrier; the gate's verdicts are appended to the list."""
+    engine, state = federation.engine, federation.engine.fetch(federation.engine.init())
+    for at in range(1, federation.config.rounds + 1):
+        cohort = choose_cohort(loop.client_keys, at, federation.num_asked)
+        result = run_round(
+            state,
+            cohort,
+            jnp.int32(at),
+            train=loop,
+            server=engine.server,
+            limits=engine.limits,
+            is_weighted=engine.is_weighted,
+        )
+        state = result.state
+        if verdicts is not None:
+            verdicts.append(result.verdicts)
+    return state
+
+
+def run_engine(federation: Federation) -> FederationState:
+    """All rounds by the vectorised engine."""
+    engine, state = federation.engine, federation.engine.init()
+    for at in range(1, federation.config.rounds + 1):
+        state = engine.run_round(state, at)[0].state
+    return engine.fetch(state)
