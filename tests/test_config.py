@@ -177,7 +177,7 @@ def test_every_setting_says_what_it_means():
 
 
 def test_a_missing_file_is_refused_with_a_question(tmp_path):
-    with pytest.raises(BadInput, match=r"config.toml is missing; is .* the folder of a run\?"):
+    with pytest.raises(BadInput, match=r"config.toml cannot be read .*; is .* the folder of a run\?"):
         read_config(tmp_path / "config.toml")
 
 

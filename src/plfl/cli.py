@@ -98,6 +98,18 @@ def run(
         _print_summary(result)
 
 
+@app.command(epilog="Example: `plfl report runs/NAME`")
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
+    is_json: Annotated[bool, typer.Option("--json", help="Print the path as one JSON object.")] = False,
+) -> None:
+    """Rebuild the page of a run from its stored results, without training."""
+    from plfl.report.page import write_report
+
+    path = write_report(folder)
+    typer.echo(json.dumps({"report": str(path)}) if is_json else f"Report: {path}")
+
+
 class _ProgressBar:
     """Rounds, validation MASE, speed and time left: a live bar on a terminal, a line now and then elsewhere."""
 
@@ -152,7 +164,7 @@ def _print_summary(result: "Result") -> None:
     shown = {client.id for client in worst_first[:_MAX_TABLE_ROWS]}
     for client in result.clients:
         if client.id in shown:
-            mark = client.note or ("worse than persistence" if client.mase is not None and client.mase > 1 else "")
+            mark = client.note or ("loses" if client.mase is not None and client.mase > 1 else "")
             scores = [client.mase, *(client.baseline_mase[name] for name in names)]
             table.add_row(client.id, *map(_number, scores), _number(client.mae), mark)
     table.add_section()

@@ -190,8 +190,8 @@ def read_config(path: Path) -> Config:
     """The config stored in a TOML file."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput(f"{path} is missing; is {path.parent} the folder of a run?") from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror}); is {path.parent} the folder of a run?") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not valid TOML ({error}); restore it, or start a new run") from None
     try:

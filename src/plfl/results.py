@@ -109,8 +109,16 @@ def _score_client(task: Task, row: int, scaled: np.ndarray) -> ClientResult:
         mae=mae(actual, forecast),
         baseline_mase=baselines,
         num_windows=int(task.num_windows[row]),
-        note="" if value is not None else "mase is undefined: the load never changes over the test part's horizon",
+        note="" if value is not None else _why_undefined(actual, load[origins], forecast),
     )
+
+
+def _why_undefined(actual: np.ndarray, persistence: np.ndarray, forecast: np.ndarray) -> str:
+    if not np.isfinite(forecast).all():
+        return "mase is undefined: a forecast is not finite"
+    if np.array_equal(actual, persistence):
+        return "mase is undefined: over the test part the load never changes within the horizon"
+    return "mase is undefined: errors are too large to add up"
 
 
 def write_history(path: Path, history: list[dict[str, Any]]) -> None:

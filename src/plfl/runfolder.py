@@ -38,7 +38,6 @@ def opened(folder: Path) -> Iterator[None]:
     """Hold the folder's lock and write `log.txt` for as long as the run lasts."""
     try:
         lock = (folder / ".lock").open("a")
-        handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
     except OSError as error:
         raise BadInput(f"cannot write to {folder} ({error.strerror}); is it the folder of a run?") from None
     with lock:
@@ -46,6 +45,7 @@ def opened(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise BadInput(f"{folder} is in use by another process; wait for it, or choose another --out") from None
+        handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(handler)
         try:

@@ -1,6 +1,7 @@
 """Files that survive: written whole or not at all, flushed to the disk, and checked when they are read.
 
 Arrays are safetensors with their own digest in the header, so that one file copied elsewhere can still be verified.
+Facts about them are JSON under one key: equal content gives equal files, byte for byte.
 """
 
 import hashlib
@@ -57,7 +58,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[st
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     sha256 = digest(arrays)
     with path.open("wb") as file:
-        file.write(save(arrays, {**facts, "sha256": sha256}))
+        file.write(save(arrays, {"plfl": json.dumps({**facts, "sha256": sha256}, sort_keys=True)}))
         file.flush()
         os.fsync(file.fileno())
     return sha256
@@ -67,9 +68,9 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The named arrays and facts of a file, after checking its digest."""
     try:
         with safe_open(path, framework="numpy") as file:
-            facts = dict(file.metadata() or {})
+            facts: dict[str, str] = json.loads((file.metadata() or {}).get("plfl", "{}"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise Damaged(f"{path} cannot be read ({error})") from error
     if digest(arrays) != facts.get("sha256"):
         raise Damaged(f"{path} is damaged: its content does not match its checksum")

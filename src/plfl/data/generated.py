@@ -109,7 +109,7 @@ def _weather(rng: np.random.Generator, hour: np.ndarray, steps_per_day: int) -> 
 
 def _activity(rng: np.random.Generator, kind: BuildingType, hour: np.ndarray, weekday: np.ndarray) -> np.ndarray:
     """How busy the building is, 0 to about 1, with opening hours that shift from day to day."""
-    date = np.cumsum(np.diff(hour, prepend=hour[0]) < 0)  # counts local midnights
+    date = np.cumsum(np.diff(weekday, prepend=weekday[0]) != 0)  # counts local midnights
     num_days = int(date[-1]) + 1
     first = np.searchsorted(date, np.arange(num_days))
     level = np.where(weekday[first] >= 5, kind.weekend * rng.uniform(0.7, 1.2), 1.0)

@@ -44,8 +44,10 @@ class Panel:
         if len(set(self.ids)) != num_clients:
             twice = next(name for name in self.ids if self.ids.count(name) > 1)
             raise BadInput(f"client id {twice!r} appears twice; every client needs an id of its own")
-        if np.isinf(self.load).any():
-            raise BadInput("a load is infinite; remove the reading or leave it empty")
+        for what, values in (("load", self.load), ("covariate", self.covariates), ("static fact", self.statics)):
+            if np.isinf(values).any():
+                client = self.ids[int(np.argwhere(np.isinf(values))[0][0])]
+                raise BadInput(f"a {what} of client {client!r} is infinite; remove the value or leave it empty")
 
     @property
     def num_clients(self) -> int:

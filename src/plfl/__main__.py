@@ -1,0 +1,5 @@
+"""`python -m plfl`."""
+
+from plfl.cli import main
+
+main()

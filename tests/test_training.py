@@ -1,0 +1,257 @@
+"""Runs from config to files: resuming, warm starts, refusals."""
+
+import json
+import tomllib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import plfl
+from plfl.config import Config, make_config
+from plfl.errors import BadInput, RunFailed
+from plfl.federate.checkpoint import find_newest, load_params
+from plfl.training import Federation, complete, resumed_with, run
+from small import TINY, tiny_config, uneven_panel
+
+SMALL = TINY | {"rounds": 4, "local_steps": 5, "eval_every": 2, "data": ("generated:3?days=12",)}
+
+
+def small_config(**values):
+    return make_config(SMALL | values)
+
+
+def files_of(folder):
+    state = folder / "state"
+    return {path.name: path.read_bytes() for path in state.rglob("*.safetensors")}
+
+
+def metrics_of(folder):
+    result = json.loads((folder / "result.json").read_text())
+    rounds = [row.rsplit(",", 1)[0] for row in (folder / "rounds.csv").read_text().splitlines()]  # without seconds
+    return [result[name] for name in ("clients", "mase_mean", "mase_worst")], rounds
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"server": "fed_yogi", "fraction": 0.67, "client": "adam_ams"},
+        {"server": "fed_avg_adaptive", "start": "own", "reset_moments": False, "client": "prox_adam"},
+        {"personal": "all"},
+    ],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, values):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(small_config(**values), out=whole)
+    run(small_config(**values, rounds=1), out=parts)
+    run(small_config(**values, rounds=3), resume=parts)
+    run(small_config(**values), resume=parts)
+    assert files_of(whole) == files_of(parts)
+    assert metrics_of(whole) == metrics_of(parts)
+
+
+def test_the_run_folder_holds_what_it_promises(tmp_path):
+    result = run(small_config(), out=tmp_path / "run")
+    names = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    promised = {"config.toml", "result.json", "rounds.csv", "forecasts.parquet", "report.html", "log.txt"}
+    state = {"state/server.safetensors", *(f"state/clients/b00{k}.safetensors" for k in (1, 2, 3))}
+    assert promised | state <= names
+    stored = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert stored == {name: value for name, value in result.to_dict().items() if name != "folder"}
+
+
+def test_a_stored_config_is_complete_and_runs_again(tmp_path):
+    run(small_config(), out=tmp_path / "run")
+    values = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert set(Config.model_fields) - set(values) == {
+        *("history_days", "cores"),  # all there is
+        *("alpha", "server_beta1", "server_beta2", "tau", "sync_every"),  # not settings of adam and fed_avg
+    }
+    assert values["client_lr"] == 1e-3
+    assert complete(make_config(values)) == complete(small_config())
+
+
+def test_forecasts_are_stored_as_nixtla_s_tools_expect_them(tmp_path):
+    import pyarrow.parquet as pq
+    from utilsforecast.losses import rmae
+
+    result = run(small_config(), out=tmp_path / "run")
+    frame = pq.read_table(tmp_path / "run" / "forecasts.parquet").to_pandas()
+    assert list(frame.columns) == ["unique_id", "ds", "cutoff", "y", "plfl", "persistence"]
+    assert ((frame.ds - frame.cutoff).dt.total_seconds() == 3600).all()
+    frame["unique_id"] = frame["unique_id"].astype(str)
+    theirs = rmae(frame.drop(columns="cutoff"), models=["plfl"], baseline="persistence").set_index("unique_id")["plfl"]
+    assert {c.id: c.mase for c in result.clients} == pytest.approx(theirs.to_dict(), rel=1e-4)
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert plfl.run(small_config()).folder is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_warm_start_takes_shared_and_known_personal_params(tmp_path):
+    run(small_config(), out=tmp_path / "first")
+    config = small_config(data=("generated:4?days=12",), seed=7)
+    federation = Federation(complete(config), run_task(config), None, devices())
+    before, _ = federation.begin(None, None)
+    warm, history = federation.begin(None, tmp_path / "first")
+    found = find_newest(tmp_path / "first")
+    host, fresh = federation.engine.fetch(warm), federation.engine.fetch(before)
+    assert history == []
+    for name, value in load_params(found).items():
+        np.testing.assert_array_equal(host.server.common["x"][name], value)
+    for name, value in load_params(found, "b002").items():
+        np.testing.assert_array_equal(host.clients.personal[name][1], value)
+        np.testing.assert_array_equal(host.clients.personal[name][3], fresh.clients.personal[name][3])  # a newcomer
+
+
+def run_task(config):
+    from plfl.data.sources import load_sources
+    from plfl.forecast.windows import make_task
+
+    return make_task(load_sources(config.data), config)
+
+
+def devices():
+    from small import DEVICES
+
+    return DEVICES
+
+
+def test_a_warm_start_from_another_model_is_refused(tmp_path):
+    run(small_config(), out=tmp_path / "first")
+    with pytest.raises(BadInput, match=r"--init .*'lstm.* has shape \(16\,?.*\) there and \(20"):
+        run(small_config(hidden=5), init=tmp_path / "first")
+    with pytest.raises(BadInput, match=r"has no 'mlp.0.bias' there; it was trained with another model or partition"):
+        run(small_config(personal="none"), init=tmp_path / "first")
+
+
+def test_a_resumed_run_keeps_its_config(tmp_path):
+    run(small_config(), out=tmp_path / "run")
+    with pytest.raises(BadInput, match=r"was run with batch = 8, not 4; a resumed run keeps its config"):
+        run(small_config(batch=4), resume=tmp_path / "run")
+    with pytest.raises(BadInput, match="has 4 rounds already; set rounds to more"):
+        run(small_config(rounds=3), resume=tmp_path / "run")
+    assert resumed_with(tmp_path / "run", {"rounds": 9}).rounds == 9
+
+
+def test_a_run_of_another_version_or_with_other_data_is_not_resumed(tmp_path, monkeypatch):
+    run(small_config(rounds=2), out=tmp_path / "run")
+    with pytest.raises(BadInput, match=r"the data of .* has changed since it was saved"):
+        run(small_config(), resume=tmp_path / "run", data=uneven_panel(3))
+    monkeypatch.setattr("plfl.training.__version__", "9.9")
+    with pytest.raises(BadInput, match=r"was made by plfl .* and this is 9\.9; .*--init"):
+        run(small_config(), resume=tmp_path / "run")
+
+
+def test_a_resumed_run_that_was_complete_writes_its_results_again(tmp_path):
+    run(small_config(), out=tmp_path / "run")
+    before = metrics_of(tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    run(None, resume=tmp_path / "run")
+    assert metrics_of(tmp_path / "run") == before
+
+
+def test_nothing_is_ever_overwritten(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("years of work")
+    with pytest.raises(BadInput, match="exists and is not empty; choose another --out"):
+        run(small_config(), out=tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    from plfl import runfolder
+
+    run(small_config(rounds=2), out=tmp_path / "run")
+    with (
+        runfolder.opened(tmp_path / "run"),
+        pytest.raises(BadInput, match="in use by another process"),
+    ):
+        run(small_config(), resume=tmp_path / "run")
+
+
+def test_a_client_that_cannot_take_part_is_left_out_and_named(tmp_path):
+    panel = uneven_panel(4)
+    load = panel.load.copy()
+    load[1] = 3.0
+    load[2, 135:] = np.nan
+    result = run(small_config(), data=replace(panel, load=load), out=tmp_path / "run")
+    notes = {client.id: client.note for client in result.clients}
+    assert "never changes" in notes["b002"]
+    assert "training windows, fewer than batch" in notes["b003"]
+    assert result.mase_mean == pytest.approx(np.mean([c.mase for c in result.clients if c.mase is not None]))
+    with pytest.raises(BadInput, match=r"client b002 cannot take part: .*without --strict"):
+        run(small_config(), data=replace(panel, load=load), strict=True)
+
+
+def test_an_undefined_mase_is_null_explained_and_left_out_of_the_mean(tmp_path):
+    panel = uneven_panel(3)
+    load = panel.load.copy()
+    load[0, -130:] = 2.5  # constant over the whole test part
+    result = run(small_config(), data=replace(panel, load=load), out=tmp_path / "run")
+    stored = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert stored["clients"][0]["mase"] is None
+    assert "undefined" in stored["clients"][0]["note"]
+    assert result.mase_mean == pytest.approx(np.mean([client.mase for client in result.clients[1:]]))
+
+
+@pytest.mark.parametrize(("personal", "shared"), [("none", 60276), ("mlp", 3500), ("all", 0)])
+def test_traffic_is_that_of_the_paper(personal, shared):
+    config = complete(make_config({"data": ("generated:1?days=8",), "personal": personal}))
+    federation = Federation(config, run_task(config), None, devices())
+    assert (federation.num_params, federation.num_shared_params) == (60276, shared)
+
+
+def test_under_local_training_all_servers_give_the_same_and_it_is_said(caplog):
+    results = [run(small_config(personal="all", server=server)) for server in ("fed_avg", "fed_yogi")]
+    assert results[0].clients == results[1].clients
+    assert caplog.text.count("there is no server: server = fed_yogi is ignored") == 1
+
+
+def test_a_setting_of_another_optimizer_is_refused():
+    with pytest.raises(BadInput, match="alpha is not a setting of adam; adam has client_lr, client_beta1"):
+        run(small_config(alpha=0.5))
+
+
+def test_a_model_of_one_s_own_needs_only_init_and_apply():
+    import jax
+    import jax.numpy as jnp
+
+    from plfl.forecast.models import Model
+
+    ridge = Model(
+        init=lambda key: {"body.w": 0.1 * jax.random.normal(key, (24,)), "head.b": jnp.zeros(1)},
+        apply=lambda params, inputs: inputs.reshape(len(inputs), -1) @ params["body.w"] + params["head.b"],
+    )
+    result = run(small_config(personal=("head.*",)), model=ridge)
+    assert (result.num_params, result.num_shared_params) == (25, 24)
+
+
+def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(tmp_path, monkeypatch):
+    from plfl.federate import checkpoint
+
+    real, calls = checkpoint._write_set, []
+
+    def fill_up(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        real(*args)
+
+    monkeypatch.setattr(checkpoint, "_write_set", fill_up)
+    with pytest.raises(RunFailed, match=r"No space left on device\); round 2 is safe.*plfl run --resume"):
+        run(small_config(checkpoint_seconds=0), out=tmp_path / "run")
+    monkeypatch.undo()
+    assert find_newest(tmp_path / "run").round_index == 2
+    run(None, resume=tmp_path / "run")
+    run(small_config(checkpoint_seconds=0), out=tmp_path / "whole")
+    assert files_of(tmp_path / "run") == files_of(tmp_path / "whole")
+
+
+def test_training_beats_an_untrained_model():
+    short = run(tiny_config(data=("generated:3?days=40",), rounds=1, local_steps=1))
+    longer = run(tiny_config(data=("generated:3?days=40",), rounds=20, local_steps=40))
+    assert longer.mase_mean < 0.8 * short.mase_mean
