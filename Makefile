@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-fast test-e2e lint format bench campaign-resume build constraints clean
+.PHONY: help install run test test-fast test-e2e lint format bench campaign-resume docs build constraints clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -45,6 +45,9 @@ bench: install  ## Speed and memory on this machine
 
 campaign-resume: install  ## Kill a run at 50 random moments and resume it
 	$(BIN)/python benchmarks/campaign_resume.py
+
+docs: install  ## Write the pages that are made from the code
+	$(BIN)/python tools/config_page.py
 
 build: install  ## Build the wheel
 	$(BIN)/python -m build --wheel

@@ -1,7 +1,7 @@
 """Kill a run with SIGKILL at random moments, resume it, and compare with a run that was never killed.
 
-Each trial starts the same run, kills it (up to three times, each at a random moment: while it compiles, trains, saves
-or evaluates), resumes it to the end and compares every stored array, metric and round, bit for bit.
+Each trial starts the same run, kills it at a random moment (while it compiles, trains, saves or evaluates; some twice,
+the second time while resumed), resumes it to the end and compares every stored array, metric and round, bit for bit.
 
     python benchmarks/campaign_resume.py [--trials 50] [--seed 0]
 """
@@ -10,6 +10,7 @@ import argparse
 import csv
 import json
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,26 +40,28 @@ def call(*args: str) -> float:
     return time.monotonic() - begun
 
 
-def kill_and_resume(folder: Path, whole_seconds: float, rng: random.Random) -> tuple[int, list[int]]:
-    """One trial: (number of kills that hit a running process, checkpointed round after each)."""
-    kills, rounds = 0, []
-    for _ in range(rng.randint(1, 3)):
-        is_resumed = (folder / "state").exists() or (folder / "state.new" / "manifest.json").exists()
-        if folder.exists() and not is_resumed:
-            subprocess.run(["rm", "-r", str(folder)], check=True)  # killed before its first checkpoint: start again
-        args = ["--resume", str(folder)] if is_resumed else [*SMALL, "--out", str(folder)]
-        process = subprocess.Popen([*RUN, *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(rng.uniform(0.3, 1.0) * whole_seconds)
-        kills += process.poll() is None
-        process.kill()
-        process.wait()
-        manifest = folder / "state" / "manifest.json"
-        rounds.append(json.loads(manifest.read_text())["round"] if manifest.exists() else 0)
-    is_resumed = (folder / "state").exists() or (folder / "state.new" / "manifest.json").exists()
-    if folder.exists() and not is_resumed:
-        subprocess.run(["rm", "-r", str(folder)], check=True)
-    call(*(["--resume", str(folder)] if is_resumed else [*SMALL, "--out", str(folder)]))
-    return kills, rounds
+def start_args(folder: Path) -> list[str]:
+    """How a person goes on: resume if there is a checkpoint, else begin again."""
+    if any((folder / name / "manifest.json").exists() for name in ("state", "state.new", "state.1")):
+        return ["--resume", str(folder)]
+    shutil.rmtree(folder, ignore_errors=True)
+    return [*SMALL, "--out", str(folder)]
+
+
+def kill(folder: Path, seconds: float) -> bool:
+    """Start or resume the run and kill it after so many seconds; False if it had ended by then."""
+    process = subprocess.Popen([*RUN, *start_args(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(seconds)
+    is_running = process.poll() is None
+    process.kill()
+    process.wait()
+    return is_running
+
+
+def saved_round(folder: Path) -> int:
+    """The round of the newest checkpoint, 0 without one."""
+    manifest = folder / "state" / "manifest.json"
+    return json.loads(manifest.read_text())["round"] if manifest.exists() else 0
 
 
 def main() -> None:
@@ -73,18 +76,22 @@ def main() -> None:
         seconds = call(*SMALL, "--out", f"{root}/whole")
         expected = outcome(Path(root) / "whole")
         equal = kills = 0
-        stopped_at: list[int] = []
+        killed_at: list[int] = []
         for trial in track(range(options.trials), description="killing and resuming"):
             folder = Path(root) / f"trial-{trial}"
-            hits, rounds = kill_and_resume(folder, seconds, rng)
-            kills += hits
-            stopped_at += rounds
+            while not kill(folder, rng.uniform(0.3, 0.95) * seconds):
+                shutil.rmtree(folder)  # too late: the moment has to be one at which it runs
+            kills += 1
+            killed_at.append(saved_round(folder))
+            if rng.random() < 0.4:
+                kills += kill(folder, rng.uniform(0.2, 0.8) * seconds)
+            call(*start_args(folder))
             if outcome(folder) == expected:
                 equal += 1
             else:
-                print(f"trial {trial} differs (killed after rounds {rounds})")
+                print(f"trial {trial} differs (first killed after round {killed_at[-1]})")
     print(f"{equal} of {options.trials} resumed runs are bit-identical to the uninterrupted one")
-    print(f"{kills} kills of a running process; last checkpoint at rounds {sorted(stopped_at)}")
+    print(f"{kills} kills of a running process; the first of each trial came after rounds {sorted(killed_at)}")
     sys.exit(equal != options.trials)
 
 

@@ -61,7 +61,10 @@ BAD_INPUT = {
     "no clients": (["--data", "generated:0"], "generated:0 has no clients; ask for at least 1"),
     "unknown data": (["--data", "meters.xlsx"], "unknown data source 'meters.xlsx'; known kinds: generated"),
     "data option": (["--data", "generated:2?day=9"], "unknown option 'day' in 'generated:2?day=9'; known: days"),
-    "too short": (["--data", "generated:2?days=1", "--set", "horizon=5h"], "its validation part has no complete window; give it a longer"),
+    "too short": (
+        ["--data", "generated:2?days=1", "--set", "horizon=5h"],
+        "its validation part has no complete window; give it a longer",
+    ),
     "unknown recipe": (["papers"], "unknown recipe 'papers'; known recipes: paper"),
     "no gpu": (["--set", "device=gpu"], "device = gpu, but JAX sees none; install plfl[cuda]"),
     "unknown model": (["--set", "model=gru"], "unknown model 'gru'; known models: lstm_mlp"),

@@ -19,7 +19,8 @@ LAYERS = [
     {"federate", "report", "runfolder"},
     {"results"},
     {"training"},
-    {"cli", "__init__", "__main__"},
+    {"cli", "__init__"},
+    {"__main__"},
 ]
 """Each room may import from its own layer's room and from the layers above it in this list."""
 
@@ -47,7 +48,8 @@ def test_imports_point_one_way(path):
 
 def test_federate_does_not_know_which_model_it_trains():
     for path in (SOURCE / "federate").glob("*.py"):
-        assert not re.search(r"lstm|mlp", path.read_text(), re.IGNORECASE), path
+        code = re.sub(r'""".*?"""|#.*', "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert not re.search(r"lstm|mlp", code, re.IGNORECASE), path
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
@@ -59,13 +61,19 @@ def test_every_module_says_what_it_is_for(path):
 
 def test_no_pickle_no_bare_except_no_print():
     for path in SOURCE.rglob("*.py"):
-        assert not re.search(r"\bpickle\b|except:|\bprint\(", re.sub(r"_(output|errors)\.print", "", path.read_text())), path
+        assert not re.search(
+            r"\bpickle\b|except:|\bprint\(", re.sub(r"_(output|errors)\.print", "", path.read_text())
+        ), path
 
 
 def test_every_config_field_is_documented_and_the_page_is_current():
     page = (ROOT / "docs" / "config.md").read_text()
     for name, field in Config.model_fields.items():
-        default = "" if field.default is None else str(list(field.default) if isinstance(field.default, tuple) else field.default)
+        default = (
+            ""
+            if field.default is None
+            else str(list(field.default) if isinstance(field.default, tuple) else field.default)
+        )
         assert f"| `{name}` | {default} | {field.description} |".replace("'", '"') in page.replace("'", '"'), name
 
 

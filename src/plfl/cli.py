@@ -157,7 +157,7 @@ def _print_summary(result: "Result") -> None:
     names = list(result.clients[0].baseline_mase)
     table = Table(title="Test error relative to persistence (MASE; below 1 is better)", title_justify="left")
     table.add_column("client")
-    for name in ("plfl", *(name.replace("_", " ") for name in names), "MAE [kWh]"):
+    for name in ("plfl", *(name.replace("_", " ") for name in names), r"MAE \[kWh]"):
         table.add_column(name, justify="right")
     table.add_column("")
     worst_first = sorted(result.clients, key=lambda client: -(client.mase or 0))

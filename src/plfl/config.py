@@ -138,6 +138,13 @@ class Config(BaseModel):
     deterministic: bool = False
     """Bit-identical repeats on a GPU too, at some cost in speed; a CPU always repeats."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_keys(cls, values: Any) -> Any:
+        for key in values if isinstance(values, Mapping) else ():
+            check_key(key)
+        return values
+
     @model_validator(mode="after")
     def _check_split(self) -> Self:
         if abs(sum(self.split) - 1) > 1e-9:
@@ -153,8 +160,6 @@ class Config(BaseModel):
 
 def make_config(values: Mapping[str, Any]) -> Config:
     """A config from plain values, or one line that says which is wrong and how to fix it."""
-    for key in values:
-        check_key(key)
     try:
         return Config(**values)
     except ValidationError as error:

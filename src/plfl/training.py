@@ -50,20 +50,22 @@ from plfl.results import (
 )
 from plfl.storage import write_text
 
-_CLIENT_SETTINGS = {
+CLIENT_SETTINGS = {
     "lr": "client_lr",
     "beta1": "client_beta1",
     "beta2": "client_beta2",
     "eps": "client_eps",
     "alpha": "alpha",
 }
-_SERVER_SETTINGS = {
+"""Arguments of client optimizers and the config fields that set them."""
+SERVER_SETTINGS = {
     "lr": "server_lr",
     "beta1": "server_beta1",
     "beta2": "server_beta2",
     "tau": "tau",
     "sync_every": "sync_every",
 }
+"""The same for server optimizers."""
 _FREE_ON_RESUME = {"rounds", "checkpoint_seconds", "device", "cores", "deterministic"}
 _BYTES_PER_NUMBER = 4  # float32 on the wire
 log = logging.getLogger("plfl")
@@ -400,8 +402,8 @@ def complete(config: Config) -> Config:
     """The config with every optimizer setting filled in from the optimizer's own defaults."""
     values: dict[str, Any] = {}
     for name, factories, settings in (
-        (config.client, CLIENT_OPTIMIZERS, _CLIENT_SETTINGS),
-        (config.server, SERVER_OPTIMIZERS, _SERVER_SETTINGS),
+        (config.client, CLIENT_OPTIMIZERS, CLIENT_SETTINGS),
+        (config.server, SERVER_OPTIMIZERS, SERVER_SETTINGS),
     ):
         defaults = {key: p.default for key, p in inspect.signature(factories[name]).parameters.items()}
         for key, field_name in settings.items():
@@ -418,7 +420,7 @@ def _optimizer_settings(config: Config, name: str) -> dict[str, Any]:
     """The keyword arguments of an optimizer's factory."""
     is_client = name in CLIENT_OPTIMIZERS
     factory = CLIENT_OPTIMIZERS[name] if is_client else SERVER_OPTIMIZERS[name]
-    settings = _CLIENT_SETTINGS if is_client else _SERVER_SETTINGS
+    settings = CLIENT_SETTINGS if is_client else SERVER_SETTINGS
     return {key: getattr(config, settings[key]) for key in inspect.signature(factory).parameters}
 
 
