@@ -23,6 +23,7 @@ if __name__ == "__main__":
         model, squared_error, partition, client.adam(lr=2e-3), task.lookback, task.horizon, local_steps=50, batch=16
     )
     optimizer = server.fed_yogi()
+    update_locally = jax.jit(client_update, static_argnums=0)
     keys = client_keys(0, task.panel.ids)
     clients = [training.init_client(personal_key(key)) for key in keys]
     state = optimizer.init(partition.split(model.init(shared_key(0)))[0], len(clients))
@@ -36,7 +37,7 @@ if __name__ == "__main__":
             )
             shared = optimizer.broadcast(state, c)
             key = batches_key(keys[c], round_index)
-            clients[c], update, loss = client_update(training, shared, clients[c], data, key)
+            clients[c], update, loss = update_locally(training, shared, clients[c], data, key)
             updates.append(update)  # all that leaves the client
             losses.append(float(loss))
         stacked = jax.tree.map(lambda *rows: jnp.stack(rows), *updates)
