@@ -27,7 +27,7 @@ test: test-fast test-e2e  ## Everything that CI runs
 test-fast: install lint  ## Lint, types and the tests that start nothing
 	$(PYTEST) -m "not e2e"
 
-test-e2e: install  ## The tests that start real processes
+test-e2e: install  ## The tests that start real processes or take long
 	$(PYTEST) -m e2e
 
 lint: install  ## Format, lint and type checks

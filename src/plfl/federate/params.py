@@ -6,10 +6,10 @@ of a round from (seed, round, client id). So no client's stream depends on which
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from plfl.forecast.models import Params
@@ -32,14 +32,15 @@ def client_keys(seed: int, ids: Sequence[str]) -> jax.Array:
     """One key per client (clients,), from the seed and the SHA-256 of its id alone."""
     hashes = [hashlib.sha256(client.encode()).digest() for client in ids]
     words = np.array([[int.from_bytes(h[k : k + 4], "big") for k in (0, 4, 8, 12)] for h in hashes], np.uint32)
+    return _fold_words(jax.random.key(seed), words)
 
-    def fold(words: jax.Array) -> jax.Array:
-        key = jax.random.key(seed)
-        for word in words:
-            key = jax.random.fold_in(key, word)
-        return key
 
-    return jax.jit(jax.vmap(fold))(jnp.asarray(words))
+@jax.jit
+@partial(jax.vmap, in_axes=(None, 0))
+def _fold_words(key: jax.Array, words: jax.Array) -> jax.Array:
+    for word in words:
+        key = jax.random.fold_in(key, word)
+    return key
 
 
 def personal_key(client_key: jax.Array) -> jax.Array:
