@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --durations=10
 .PHONY: help install run test test-fast test-e2e lint format bench campaign-resume docs build constraints clean
 
 help:  ## List the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 install: $(INSTALLED)  ## Make the virtual environment and install plfl with what it was tested with
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plfl.config import Config, make_config
+from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
 from plfl.federate.loop import Deliver, Loop
@@ -33,7 +33,7 @@ def uneven_panel(num_clients: int = 5, days: int = 12) -> Panel:
 
 
 def tiny_config(**values: object) -> Config:
-    return complete(make_config(TINY | values))
+    return complete(Config(**TINY | values))
 
 
 def tiny_federation(panel: Panel | None = None, **values: object) -> Federation:

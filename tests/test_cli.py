@@ -2,12 +2,14 @@
 
 import json
 import os
+import pty
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -244,3 +246,23 @@ def wait_for(condition, seconds: float = 120) -> None:
 
 def read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("columns", [80, 120])
+def test_on_a_terminal_there_is_a_live_bar_and_no_line_is_too_wide(tmp_path, columns):
+    terminal, end = pty.openpty()
+    environment = os.environ | {"COLUMNS": str(columns), "TERM": "xterm-256color"}
+    command = [*PLFL, "run", *SMALL, "--out", "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=end, stdout=end, stderr=end, env=environment)
+    os.close(end)
+    shown = b""
+    with suppress(OSError):  # the terminal ends with the process
+        while piece := os.read(terminal, 4096):
+            shown += piece
+    os.close(terminal)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    assert process.wait() == 0, text
+    assert "round 2/2" in text
+    assert "Report: run/report.html" in text
+    assert max(len(line) for line in re.split(r"[\r\n]+", text)) <= columns

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plfl.config import Config, make_config, parse_settings, read_config
+from plfl.config import Config, parse_settings, read_config
 from plfl.errors import BadInput
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
 
@@ -32,12 +32,12 @@ CONFIGS = st.fixed_dictionaries(
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(key, nearest):
     with pytest.raises(BadInput, match=f"unknown config key '{key}'; did you mean '{nearest}'"):
-        make_config({key: 1})
+        Config(**{key: 1})
 
 
 def test_a_key_near_to_none_is_refused_with_all_known_ones():
     with pytest.raises(BadInput) as refusal:
-        make_config({"zzz": 1})
+        Config(**{"zzz": 1})
     assert all(f" {key}" in str(refusal.value) for key in Config.model_fields)
 
 
@@ -94,7 +94,7 @@ def test_a_key_near_to_none_is_refused_with_all_known_ones():
 )
 def test_an_impossible_value_is_refused_in_one_line_that_names_its_field(key, value):
     with pytest.raises(BadInput, match=rf"\A{key} .+\Z"):  # the dot matches no line break
-        make_config({key: value})
+        Config(**{key: value})
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_impossible_value_is_refused_in_one_line_that_names_its_field(key, va
 )
 def test_a_refusal_says_what_is_allowed(values, way_out):
     with pytest.raises(BadInput) as refusal:
-        make_config(values)
+        Config(**values)
     assert way_out in str(refusal.value)
 
 
@@ -149,25 +149,25 @@ def test_a_setting_of_an_unknown_key_is_refused():
     [("none", ()), ("mlp", ("mlp.*",)), ("all", ("*",)), ("lstm.*", ("lstm.*",)), (["a", "b"], ("a", "b"))],
 )
 def test_personal_is_an_alias_a_pattern_or_a_list_of_patterns(personal, patterns):
-    assert make_config({"personal": personal}).personal == patterns
+    assert Config(**{"personal": personal}).personal == patterns
 
 
 @pytest.mark.parametrize(("value", "lookback"), [(12, "12"), ("12", "12"), (" 3h ", "3h"), ("0.5d", "0.5d")])
 def test_a_duration_is_a_time_or_a_number_of_intervals(value, lookback):
-    assert make_config({"lookback": value}).lookback == lookback
+    assert Config(**{"lookback": value}).lookback == lookback
 
 
 @settings(deadline=None, max_examples=50)
 @given(CONFIGS)
 def test_a_stored_config_is_the_one_that_was_written(tmp_path_factory, values):
-    config = make_config(values)
+    config = Config(**values)
     path = tmp_path_factory.getbasetemp() / "config.toml"
     path.write_text(config.to_toml(), encoding="utf-8")
     assert read_config(path) == config
 
 
 def test_a_config_cannot_be_changed_after_it_is_made():
-    config = make_config({})
+    config = Config()
     with pytest.raises(ValueError, match="frozen"):
         config.rounds = 3
 
@@ -212,7 +212,7 @@ def test_the_papers_recipe_has_the_papers_protocol():
 
 
 def test_values_given_to_a_recipe_replace_its_own():
-    assert make_recipe("paper", {"rounds": 3, "personal": "none"}) == make_config({"rounds": 3, "personal": ()})
+    assert make_recipe("paper", {"rounds": 3, "personal": "none"}) == Config(**{"rounds": 3, "personal": ()})
 
 
 def test_a_recipe_refuses_unknown_keys_too():

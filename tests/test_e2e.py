@@ -34,7 +34,12 @@ def test_a_built_wheel_installs_into_an_empty_environment_and_runs(tmp_path):
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     ("example", "last_line"),
-    [("compare_methods", "local "), ("own_model", "3,137 parameters"), ("own_round", "round 5: mean loss")],
+    [
+        ("compare_methods", "local "),
+        ("own_model", "3,137 parameters"),
+        ("own_round", "round 5: mean loss"),
+        ("own_data", "b004: MASE"),
+    ],
 )
 def test_the_examples_run(example, last_line, tmp_path):
     path = ROOT / "examples" / f"{example}.py"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import plfl
-from plfl.config import Config, make_config
+from plfl.config import Config
 from plfl.errors import BadInput, RunFailed
 from plfl.federate.checkpoint import find_newest, load_params
 from plfl.training import Federation, complete, resumed_with, run
@@ -18,7 +18,7 @@ SMALL = TINY | {"rounds": 4, "local_steps": 5, "eval_every": 2, "data": ("genera
 
 
 def small_config(**values):
-    return make_config(SMALL | values)
+    return Config(**SMALL | values)
 
 
 def files_of(folder):
@@ -69,7 +69,7 @@ def test_a_stored_config_is_complete_and_runs_again(tmp_path):
         *("alpha", "server_beta1", "server_beta2", "tau", "sync_every"),  # not settings of adam and fed_avg
     }
     assert values["client_lr"] == 1e-3
-    assert complete(make_config(values)) == complete(small_config())
+    assert complete(Config(**values)) == complete(small_config())
 
 
 def test_forecasts_are_stored_as_nixtla_s_tools_expect_them(tmp_path):
@@ -95,8 +95,8 @@ def test_a_warm_start_takes_shared_and_known_personal_params(tmp_path):
     run(small_config(), out=tmp_path / "first")
     config = small_config(data=("generated:4?days=12",), seed=7)
     federation = Federation(complete(config), run_task(config), None, devices())
-    before, _ = federation.begin(None, None)
-    warm, history = federation.begin(None, tmp_path / "first")
+    before, _, _ = federation.begin(None, None)
+    warm, history, _ = federation.begin(None, tmp_path / "first")
     found = find_newest(tmp_path / "first")
     host, fresh = federation.engine.fetch(warm), federation.engine.fetch(before)
     assert history == []
@@ -200,7 +200,7 @@ def test_an_undefined_mase_is_null_explained_and_left_out_of_the_mean(tmp_path):
 
 @pytest.mark.parametrize(("personal", "shared"), [("none", 60276), ("mlp", 3500), ("all", 0)])
 def test_traffic_is_that_of_the_paper(personal, shared):
-    config = complete(make_config({"data": ("generated:1?days=8",), "personal": personal}))
+    config = complete(Config(**{"data": ("generated:1?days=8",), "personal": personal}))
     federation = Federation(config, run_task(config), None, devices())
     assert (federation.num_params, federation.num_shared_params) == (60276, shared)
 

@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -19,6 +19,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from plfl.errors import BadInput
 
 PERSONAL_ALIASES: dict[str, tuple[str, ...]] = {"none": (), "mlp": ("mlp.*",), "all": ("*",)}
+GIVEN = "given in Python"
+"""Stands in a stored config for data or a model that was handed to `plfl.run` as an object."""
 _UNITS = {"min": 1, "h": 60, "d": 24 * 60}
 
 
@@ -60,7 +62,7 @@ class Config(BaseModel):
     data: Strings = ("generated:12",)
     """Data sources, such as generated:12."""
     seed: int = Field(0, ge=0, lt=2**32)
-    """The one seed; every random number derives from it."""
+    """The one seed of training; every random number in it derives from this one."""
 
     model: str = "lstm_mlp"
     """The forecaster, by its name in plfl.forecast.models."""
@@ -151,19 +153,20 @@ class Config(BaseModel):
             raise ValueError(f"split {list(self.split)} must add up to 1, as in [0.8, 0.1, 0.1]")
         return self
 
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values: Any) -> None:
+            """Refuse what is wrong with one line that says what and how to fix it."""
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise BadInput(_first_problem(error)) from None
+
     def to_toml(self) -> str:
         """The config as TOML; keys without a value are left out."""
         import tomli_w
 
         return tomli_w.dumps({key: value for key, value in self.model_dump(mode="json").items() if value is not None})
-
-
-def make_config(values: Mapping[str, Any]) -> Config:
-    """A config from plain values, or one line that says which is wrong and how to fix it."""
-    try:
-        return Config(**values)
-    except ValidationError as error:
-        raise BadInput(_first_problem(error)) from None
 
 
 def check_key(key: str) -> None:
@@ -200,7 +203,7 @@ def read_config(path: Path) -> Config:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not valid TOML ({error}); restore it, or start a new run") from None
     try:
-        return make_config(values)
+        return Config(**values)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
 
@@ -236,4 +239,8 @@ def _first_problem(error: ValidationError) -> str:
     reason = problem["msg"].removeprefix("Value error, ")
     if not problem["loc"]:
         return reason
-    return f"{problem['loc'][0]} = {problem['input']!r}: {reason[0].lower()}{reason[1:]}"
+    field = str(problem["loc"][0])
+    given = problem["input"] if len(problem["loc"]) == 1 else "..."
+    default = Config.model_fields[field].default
+    hint = f"; write a list, as in {json.dumps(default)}" if isinstance(default, tuple) else ""
+    return f"{field} = {given!r}: {reason[0].lower()}{reason[1:]}{hint}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from plfl.config import Config, make_config
+from plfl.config import Config
 from plfl.errors import BadInput
 
 
@@ -12,7 +12,7 @@ def paper(**values: Any) -> Config:
 
     The settings are Config's defaults; `docs/deviations.md` says where they differ from the paper's text and code.
     """
-    return make_config({"recipe": "paper", **values})
+    return Config(**{"recipe": "paper", **values})
 
 
 RECIPES = {"paper": paper}

@@ -50,7 +50,7 @@ class Result:
     client_steps_per_second: float | None
     """Over all rounds, without compilation and evaluation."""
     seconds: float
-    """Of this process, all in all."""
+    """All in all; of resumed runs, up to each process's last checkpoint."""
     versions: dict[str, str]
     data_fingerprint: str
     interval_minutes: float

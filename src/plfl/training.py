@@ -22,7 +22,7 @@ import numpy as np
 
 from plfl import runfolder
 from plfl._version import __version__
-from plfl.config import Config, make_config, read_config
+from plfl.config import GIVEN, Config, read_config
 from plfl.data.panel import Panel
 from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted, RunFailed
@@ -37,7 +37,7 @@ from plfl.federate.partition import make_partition
 from plfl.federate.round import FederationState, RoundResult, cohort_size
 from plfl.federate.server import SERVER_OPTIMIZERS
 from plfl.forecast.metrics import mean_defined
-from plfl.forecast.models import Model, Params, make_model, squared_error
+from plfl.forecast.models import Model, Params, check_model, make_model, squared_error
 from plfl.forecast.windows import Task, make_task
 from plfl.report.page import write_report
 from plfl.results import (
@@ -120,22 +120,26 @@ def run(
         if out is not None or init is not None:
             raise BadInput("--resume goes on in the run's own folder; leave out --out and --init")
         folder: Path | None = Path(resume)
-        config = _resumed_config(Path(resume), config)
+        config = _resumed_config(Path(resume), config and _with_given(config, data, model))
     else:
-        config = complete(config or Config())
+        config = complete(_with_given(config or Config(), data, model))
         folder = None
     devices = prepare(config.device, config.cores, deterministic=config.deterministic)
-    task = make_task((data or load_sources(config.data)).sorted(), config)
+    if data is not None and not isinstance(data, Panel):
+        raise BadInput(
+            f"data is a plfl.data.panel.Panel (docs/data.md shows how to make one), not a {type(data).__name__}"
+        )
+    task = make_task((load_sources(config.data) if data is None else data).sorted(), config)
     _say_refused(task, strict)
     federation = Federation(config, task, model, devices)
-    state, history = federation.begin(resume, init)
+    state, history, seconds = federation.begin(resume, init)
     if resume is None and out is not None:
         folder = Path(out)
         runfolder.create(folder)
     with runfolder.opened(folder) if folder else nullcontext():
         if folder:
             write_text(folder / "config.toml", config.to_toml())
-        return _Run(federation, folder, history, observer or (lambda progress: None)).go(state)
+        return _Run(federation, folder, history, seconds, observer or (lambda progress: None)).go(state)
 
 
 class Federation:
@@ -146,7 +150,7 @@ class Federation:
         self.model = model or make_model(
             config.model, task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp
         )
-        shapes = jax.eval_shape(self.model.init, jax.random.key(0))
+        shapes = check_model(self.model, task.num_features, task.lookback)
         self.partition = make_partition(shapes, config.personal)
         self.num_params = count_params(shapes)
         self.num_shared_params = count_params({name: shapes[name] for name in self.partition.shared})
@@ -178,17 +182,19 @@ class Federation:
         data = task.panel.fingerprint()
         self.stamp = Stamp(run=_run_name(config, data), version=__version__, data=data)
 
-    def begin(self, resume: str | Path | None, init: str | Path | None) -> tuple[FederationState, list[dict[str, Any]]]:
-        """The first state of a run and the history before it: new, warm or resumed."""
+    def begin(
+        self, resume: str | Path | None, init: str | Path | None
+    ) -> tuple[FederationState, list[dict[str, Any]], float]:
+        """The first state of a run, with the history and the seconds before it: new, warm or resumed."""
         state = self.engine.init()
         if resume is not None:
             found = checkpoint.find_newest(Path(resume))
             self._check_stamp(found)
             loaded = checkpoint.load(found, self.engine.fetch(state))
-            return self.engine.place(loaded), self._trim(found.history)
+            return self.engine.place(loaded), self._trim(found.history), found.seconds
         if init is not None:
             state = self.engine.place(self._warm(Path(init), self.engine.fetch(state)))
-        return state, []
+        return state, [], 0.0
 
     def _check_stamp(self, found: checkpoint.Checkpoint) -> None:
         folder = found.folder.parent
@@ -240,6 +246,7 @@ class _Run:
     federation: Federation
     folder: Path | None
     history: list[dict[str, Any]]
+    seconds_before: float
     observer: Observer
     started: float = field(default_factory=time.perf_counter)
     saved_round: int = 0
@@ -320,6 +327,9 @@ class _Run:
         steps = sum(row["num_asked"] for row in self.history) * self.federation.config.local_steps
         return steps / seconds if seconds else None
 
+    def _seconds(self) -> float:
+        return self.seconds_before + time.perf_counter() - self.started
+
     def _has_checkpoint(self) -> bool:
         return self.folder is None or (self.folder / "state" / "manifest.json").exists()
 
@@ -335,6 +345,7 @@ class _Run:
                 scalers=task.scalers,
                 round_index=round_index,
                 history=self.history,
+                seconds=self._seconds(),
                 stamp=self.federation.stamp,
             )
             write_history(self.folder / "rounds.csv", self.history)
@@ -379,7 +390,7 @@ class _Run:
             rounds=config.rounds,
             local_steps=config.local_steps,
             client_steps_per_second=self._speed(),
-            seconds=time.perf_counter() - self.started,
+            seconds=self._seconds(),
             versions={"plfl": __version__} | {name: version(name) for name in ("jax", "jaxlib", "numpy", "optax")},
             data_fingerprint=self.federation.stamp.data,
             interval_minutes=float(task.panel.interval / np.timedelta64(1, "m")),
@@ -396,6 +407,12 @@ class _Run:
             except OSError as error:
                 raise RunFailed(self._cannot_write(error)) from error
         return result
+
+
+def _with_given(config: Config, data: Panel | None, model: Model | None) -> Config:
+    """The config says so where data or a model was handed over as an object."""
+    given = {} if data is None else {"data": (GIVEN,)}
+    return config.model_copy(update=given if model is None else given | {"model": GIVEN})
 
 
 def complete(config: Config) -> Config:
@@ -442,7 +459,7 @@ def _resumed_config(folder: Path, config: Config | None) -> Config:
 def resumed_with(folder: Path, values: dict[str, Any]) -> Config:
     """The config of an earlier run with some values changed, as the command line does it."""
     stored = read_config(folder / "config.toml").model_dump(exclude_none=True)
-    return make_config(stored | values)
+    return Config(**stored | values)
 
 
 def _show(value: object) -> str:

@@ -40,6 +40,7 @@ def save_round(folder, federation, state, round_index):
         scalers=task.scalers,
         round_index=round_index,
         history=history,
+        seconds=2.5,
         stamp=STAMP,
     )
 

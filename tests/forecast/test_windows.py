@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from plfl.config import Config, count_intervals, make_config
+from plfl.config import Config, count_intervals
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
 from plfl.errors import BadInput
@@ -43,7 +43,7 @@ def make_panel(*loads, minutes: int = 15) -> Panel:
 
 def small_config(**values) -> Config:
     small = {"lookback": 3, "horizon": 2, "max_gap": 1, "split": (0.5, 0.25, 0.25), "batch": 1}
-    return make_config(small | values)
+    return Config(**small | values)
 
 
 def origins_of(task: Task, row: int = 0) -> dict[str, list[int]]:
@@ -188,7 +188,7 @@ def test_history_longer_than_the_data_is_all_of_it():
 @pytest.mark.parametrize("gap", [[], [312], [311, 312]])
 def test_with_history_days_nothing_older_changes_anything(gap):
     # As above, history begins at 312; a gap over that border must not be filled from before it.
-    config = make_config({"history_days": 5, "batch": 1, "max_gap": "2h"})
+    config = Config(**{"history_days": 5, "batch": 1, "max_gap": "2h"})
     panel = generate(2, days=20, minutes=60)
     panel.load[:, gap] = NAN
     older = replace(panel, load=panel.load.copy(), covariates=panel.covariates.copy())
@@ -202,7 +202,7 @@ def test_with_history_days_nothing_older_changes_anything(gap):
 
 def test_test_windows_do_not_depend_on_the_history():
     panel = generate(2, days=20, minutes=60)
-    short, full = (make_task(panel, make_config({"history_days": days})) for days in (5, None))
+    short, full = (make_task(panel, Config(**{"history_days": days})) for days in (5, None))
     np.testing.assert_array_equal(short.origins["test"], full.origins["test"])
 
 
@@ -290,7 +290,7 @@ def test_no_client_left_is_refused_with_the_first_reason():
 
 @pytest.mark.parametrize(("minutes", "lookback", "horizon"), [(15, 12, 4), (30, 6, 2), (60, 3, 1)])
 def test_durations_mean_the_same_time_at_any_interval(minutes, lookback, horizon):
-    task = make_task(make_panel(np.arange(400), minutes=minutes), make_config({"lookback": "3h", "horizon": "1h"}))
+    task = make_task(make_panel(np.arange(400), minutes=minutes), Config(**{"lookback": "3h", "horizon": "1h"}))
     assert (task.lookback, task.horizon) == (lookback, horizon)
 
 

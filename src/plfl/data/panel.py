@@ -37,10 +37,17 @@ class Panel:
     """The IANA time zone of each client."""
 
     def __post_init__(self) -> None:
-        num_clients, num_times = self.load.shape
-        assert self.covariates.shape == (num_clients, num_times, len(self.covariate_names)), self.covariates.shape
-        assert self.statics.shape == (num_clients, len(self.static_names)), self.statics.shape
-        assert len(self.ids) == len(self.zones) == num_clients, (len(self.ids), len(self.zones), num_clients)
+        num_clients, num_times = len(self.ids), np.shape(self.load)[-1]
+        for what, expected in (
+            ("load", (num_clients, num_times)),
+            ("covariates", (num_clients, num_times, len(self.covariate_names))),
+            ("statics", (num_clients, len(self.static_names))),
+            ("zones", (num_clients,)),
+        ):
+            if np.shape(getattr(self, what)) != expected:
+                raise BadInput(
+                    f"{what} has shape {np.shape(getattr(self, what))}, but {num_clients} ids need {expected}"
+                )
         if len(set(self.ids)) != num_clients:
             twice = next(name for name in self.ids if self.ids.count(name) > 1)
             raise BadInput(f"client id {twice!r} appears twice; every client needs an id of its own")

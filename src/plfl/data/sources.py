@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from urllib.parse import parse_qsl
 
+from plfl.config import GIVEN
 from plfl.data.generated import generate
 from plfl.data.panel import Panel, concatenate
 from plfl.errors import BadInput
@@ -21,9 +22,14 @@ def load_source(source: str) -> Panel:
     >>> load_source("generated:2?days=7").ids
     ('b001', 'b002')
     """
+    if source == GIVEN:
+        raise BadInput("this run's data was given in Python; go on with plfl.run(resume=..., data=...) there")
     kind, colon, rest = source.partition(":")
     if not colon or kind not in _READERS:
-        raise BadInput(f"unknown data source {source!r}; known kinds: {', '.join(_READERS)} (as in generated:12)")
+        raise BadInput(
+            f"unknown data source {source!r}; known kinds: {', '.join(_READERS)} (as in generated:12). "
+            "Other data goes in from Python: plfl.run(config, data=panel)"
+        )
     what, _, query = rest.partition("?")
     return _READERS[kind](source, what, dict(parse_qsl(query, keep_blank_values=True)))
 

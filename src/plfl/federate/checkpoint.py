@@ -54,6 +54,8 @@ class Checkpoint:
     folder: Path
     round_index: int
     history: list[dict[str, Any]]
+    seconds: float
+    """What the run has taken so far."""
     stamp: Stamp
     clients: list[str]
 
@@ -66,12 +68,13 @@ def save(
     scalers: Sequence[Scaler],
     round_index: int,
     history: list[dict[str, Any]],
+    seconds: float,
     stamp: Stamp,
 ) -> None:
     """Save the state after a round (on the host, without padding) as the newest set in a run's folder."""
     _finish_rotation(folder)
     try:
-        _write_set(folder / _NEW, state, ids, scalers, round_index, history, stamp)
+        _write_set(folder / _NEW, state, ids, scalers, round_index, history, seconds, stamp)
     except OSError:
         _finish_rotation(folder)  # gives the room of the unfinished set back
         raise
@@ -85,6 +88,7 @@ def _write_set(
     scalers: Sequence[Scaler],
     round_index: int,
     history: list[dict[str, Any]],
+    seconds: float,
     stamp: Stamp,
 ) -> None:
     (new / "clients").mkdir(parents=True)
@@ -109,6 +113,7 @@ def _write_set(
         "round": round_index,
         "clients": list(ids),
         "files": files,
+        "seconds": seconds,
         "history": history,
     }
     write_json(new / "manifest.json", manifest | {"sha256": _manifest_digest(manifest)})
@@ -211,7 +216,9 @@ def _read_manifest(folder: Path) -> tuple[Checkpoint, dict[str, str]]:
             f"resume it with plfl {manifest['plfl']}"
         )
     stamp = Stamp(run=manifest["run"], version=manifest["plfl"], data=manifest["data"])
-    checkpoint = Checkpoint(folder, manifest["round"], manifest["history"], stamp, manifest["clients"])
+    checkpoint = Checkpoint(
+        folder, manifest["round"], manifest["history"], manifest["seconds"], stamp, manifest["clients"]
+    )
     return checkpoint, manifest["files"]
 
 

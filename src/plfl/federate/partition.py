@@ -36,7 +36,8 @@ def make_partition(names: Iterable[str], personal: Sequence[str]) -> Partition:
     names = tuple(names)
     for pattern in personal:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise BadInput(f"personal pattern {pattern!r} matches no parameter; the model has {', '.join(names)}")
+            near = f"did you mean {pattern + '.*'!r}? " if any(name.startswith(f"{pattern}.") for name in names) else ""
+            raise BadInput(f"personal pattern {pattern!r} matches no parameter; {near}the model has {', '.join(names)}")
     is_personal = {name: any(fnmatchcase(name, pattern) for pattern in personal) for name in names}
     return Partition(
         shared=tuple(name for name in names if not is_personal[name]),

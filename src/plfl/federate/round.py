@@ -28,7 +28,7 @@ class Answers(NamedTuple):
 
     clients: ClientState
     updates: Params
-    """(clients, ...) shared params after minus before."""
+    """(clients, ...) shared params after training minus those that the server sent."""
     weights: jax.Array
     """(clients,) number of training windows, as each client says."""
     has_answered: jax.Array

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plfl.config import GIVEN
 from plfl.errors import BadInput
 from plfl.forecast.lstm import lstm, lstm_reference
 
@@ -95,11 +96,34 @@ def _uniform(key: jax.Array, shapes: Mapping[str, tuple[tuple[int, ...], int]]) 
     }
 
 
+def check_model(model: Model, num_features: int, lookback: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes of the model's params, after checking that it takes such inputs and gives one forecast per window."""
+    if not isinstance(model, Model):
+        raise BadInput(f"a model is plfl.forecast.models.Model(init, apply), not a {type(model).__name__}")
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    if not isinstance(params, dict) or not all(hasattr(value, "shape") for value in params.values()):
+        raise BadInput('the model\'s params must be a flat mapping from name to array, such as {"head.weight": ...}')
+    inputs = jax.ShapeDtypeStruct((3, lookback, num_features), jnp.float32)
+    try:
+        forecasts = jax.eval_shape(model.apply, params, inputs)
+    except (TypeError, ValueError, KeyError) as error:
+        problem = str(error).splitlines()[0]
+        raise BadInput(
+            f"the model cannot be applied to inputs (batch, {lookback}, {num_features}): {problem}"
+        ) from error
+    if getattr(forecasts, "shape", None) != (3,):
+        found = getattr(forecasts, "shape", type(forecasts).__name__)
+        raise BadInput(f"the model must give one forecast per window, shape (batch,); for a batch of 3 it gave {found}")
+    return params
+
+
 MODELS: Mapping[str, Callable[..., Model]] = {"lstm_mlp": lstm_mlp}
 
 
 def make_model(name: str, num_features: int, lookback: int, *, hidden: int, mlp: Sequence[int]) -> Model:
     """A model by name."""
+    if name == GIVEN:
+        raise BadInput("this run's model was given in Python; go on with plfl.run(resume=..., model=...) there")
     if name not in MODELS:
         raise BadInput(f"unknown model {name!r}; known models: {', '.join(MODELS)}")
     return MODELS[name](num_features, lookback, hidden=hidden, mlp=mlp)

@@ -94,7 +94,10 @@ def _read(path: Path, parse: Callable[[str], T]) -> T:
 
 
 def _missing(path: Path) -> BadInput:
-    return BadInput(f"{path.parent} has no {path.name}; is it the folder of a finished run?")
+    return BadInput(
+        f"{path.parent} has no {path.name}; is it the folder of a finished run? "
+        f"(one that was stopped goes on with plfl run --resume {path.parent})"
+    )
 
 
 def _parse_history(text: str) -> list[dict[str, float | None]]:
