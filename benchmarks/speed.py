@@ -16,9 +16,9 @@ from plfl.federate.devices import prepare
 from plfl.federate.loop import Loop
 from plfl.federate.params import client_keys
 from plfl.federate.round import choose_cohort, run_round
+from plfl.federation import Federation, complete
 from plfl.forecast.windows import ClientData, make_task, pad_origins
 from plfl.recipes import paper
-from plfl.training import Federation, complete
 
 
 def engine_rate(federation: Federation, num_steps: int, repeats: int) -> float:

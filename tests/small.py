@@ -12,8 +12,8 @@ from plfl.data.panel import Panel
 from plfl.federate.loop import Deliver, Loop
 from plfl.federate.params import client_keys
 from plfl.federate.round import FederationState, choose_cohort, run_round
+from plfl.federation import Federation, complete
 from plfl.forecast.windows import ClientData, Task, make_task, pad_origins
-from plfl.training import Federation, complete
 
 DEVICES = jax.devices("cpu")[:2]
 TINY = {"hidden": 4, "mlp": (6,), "lookback": "45min", "batch": 8, "rounds": 2, "local_steps": 10}
@@ -74,6 +74,7 @@ def make_loop(federation: Federation, deliver: Deliver = lambda replies: replies
 def run_loop(federation: Federation, loop: Loop, verdicts: list[jax.Array] | None = None) -> FederationState:
     """All rounds by the reference carrier; the gate's verdicts are appended to the list."""
     engine, state = federation.engine, federation.engine.fetch(federation.engine.init())
+    server = engine.server._replace(update=jax.jit(engine.server.update))
     for at in range(1, federation.config.rounds + 1):
         cohort = choose_cohort(loop.client_keys, at, federation.num_asked)
         result = run_round(
@@ -81,7 +82,7 @@ def run_loop(federation: Federation, loop: Loop, verdicts: list[jax.Array] | Non
             cohort,
             jnp.int32(at),
             train=loop,
-            server=engine.server,
+            server=server,
             limits=engine.limits,
             is_weighted=engine.is_weighted,
         )

@@ -75,7 +75,10 @@ BAD_INPUT = {
         "cannot write to /dev/null/run (Not a directory); choose another",
     ),
     "folder of another": (["--out", "."], ". exists and is not empty; choose another --out, or go on with --resume ."),
-    "no such run": (["--resume", "nowhere"], "nowhere/config.toml cannot be read (No such file or directory)"),
+    "no such run": (
+        ["--resume", "nowhere"],
+        "nowhere/config.toml cannot be read (No such file or directory); is nowhere the folder",
+    ),
     "init without run": (["--init", "nowhere"], "nowhere holds no checkpoint; is it the folder of a run?"),
     "resume and out": (["--resume", "RUN", "--out", "x"], "leave out --out and --init"),
     "resume other config": (
@@ -87,6 +90,14 @@ BAD_INPUT = {
         "was run with data = ['generated:2?days=10'], not",
     ),
     "resume fewer rounds": (["--resume", "RUN", "--set", "rounds=1"], "has 2 rounds already; set rounds to more"),
+    "resume other optimizer": (["--resume", "RUN", "--set", "client=prox"], "was run with client = adam, not prox"),
+    "claim as number": (["--set", "rounds=true"], "rounds = True: a number or a text is needed, not true"),
+    "recipe as setting": (["--set", "recipe=x"], "the recipe is an argument of its own: plfl run x"),
+    "two seeds": (["--set", "seed=1", "--seed", "2"], "--seed 2 and --set seed=1 contradict each other"),
+    "endless number": (["--set", "lookback=" + "9" * 400], "lookback is far too long; write a duration such as 3h"),
+    "no list": (["--set", "split=0.5"], "write a list, as in [0.8, 0.1, 0.1]"),
+    "huge data": (["--data", "generated:10000000000"], "generated data goes up to 1,000,000 clients"),
+    "field as option": (["--rounds", "5"], "--rounds is a config field; write --set rounds=VALUE"),
     "unknown option": (["--bogus"], "No such option"),
 }
 

@@ -6,7 +6,7 @@ from plfl.config import Config, parse_settings, read_config
 from plfl.errors import BadInput
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
 
-POSITIVE = st.none() | st.floats(1e-300, 1e300)
+POSITIVE = st.none() | st.floats(1e-30, 1e30)
 CONFIGS = st.fixed_dictionaries(
     {},
     optional={

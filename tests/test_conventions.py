@@ -17,8 +17,9 @@ LAYERS = [
     {"data", "recipes"},
     {"forecast"},
     {"federate", "report", "runfolder"},
-    {"results", "terminal"},
+    {"results", "federation"},
     {"training"},
+    {"terminal"},
     {"cli", "__init__"},
     {"__main__"},
 ]
@@ -35,6 +36,8 @@ def imported_rooms(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("plfl"):
             parts = node.module.split(".")
             rooms |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            rooms |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("plfl.")}
     return rooms
 
 

@@ -4,15 +4,26 @@ import json
 import tomllib
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from utilsforecast.losses import rmae
 
 import plfl
+from plfl import runfolder
 from plfl.config import Config
+from plfl.data.sources import load_sources
 from plfl.errors import BadInput, RunFailed
+from plfl.federate import checkpoint
 from plfl.federate.checkpoint import find_newest, load_params
-from plfl.training import Federation, complete, resumed_with, run
-from small import TINY, tiny_config, uneven_panel
+from plfl.federation import Federation, complete
+from plfl.forecast.models import Model
+from plfl.forecast.windows import make_task
+from plfl.storage import read_arrays
+from plfl.training import resumed_with, run
+from small import DEVICES, TINY, tiny_config, uneven_panel
 
 SMALL = TINY | {"rounds": 4, "local_steps": 5, "eval_every": 2, "data": ("generated:3?days=12",)}
 
@@ -73,9 +84,6 @@ def test_a_stored_config_is_complete_and_runs_again(tmp_path):
 
 
 def test_forecasts_are_stored_as_nixtla_s_tools_expect_them(tmp_path):
-    import pyarrow.parquet as pq
-    from utilsforecast.losses import rmae
-
     result = run(small_config(), out=tmp_path / "run")
     frame = pq.read_table(tmp_path / "run" / "forecasts.parquet").to_pandas()
     assert list(frame.columns) == ["unique_id", "ds", "cutoff", "y", "plfl", "persistence"]
@@ -94,7 +102,7 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
 def test_a_warm_start_takes_shared_and_known_personal_params(tmp_path):
     run(small_config(), out=tmp_path / "first")
     config = small_config(data=("generated:4?days=12",), seed=7)
-    federation = Federation(complete(config), run_task(config), None, devices())
+    federation = Federation(complete(config), run_task(config), None, DEVICES)
     before, _, _ = federation.begin(None, None)
     warm, history, _ = federation.begin(None, tmp_path / "first")
     found = find_newest(tmp_path / "first")
@@ -108,24 +116,117 @@ def test_a_warm_start_takes_shared_and_known_personal_params(tmp_path):
 
 
 def run_task(config):
-    from plfl.data.sources import load_sources
-    from plfl.forecast.windows import make_task
-
     return make_task(load_sources(config.data), config)
-
-
-def devices():
-    from small import DEVICES
-
-    return DEVICES
 
 
 def test_a_warm_start_from_another_model_is_refused(tmp_path):
     run(small_config(), out=tmp_path / "first")
-    with pytest.raises(BadInput, match=r"--init .*'lstm.* has shape \(16\,?.*\) there and \(20"):
+    with pytest.raises(BadInput, match=r"--init .*'lstm.* has shape \(16.*\) there and \(20"):
         run(small_config(hidden=5), init=tmp_path / "first")
-    with pytest.raises(BadInput, match=r"has no 'mlp.0.bias' there; it was trained with another model or partition"):
+    with pytest.raises(BadInput, match=r"has no 'mlp.0.bias' to share; it was trained with another model or partition"):
         run(small_config(personal="none"), init=tmp_path / "first")
+
+
+def test_plain_fl_can_be_tuned_at_home_by_a_warm_start(tmp_path):
+    run(small_config(personal="none"), out=tmp_path / "first")
+    config = complete(small_config(personal="all"))
+    federation = Federation(config, run_task(config), None, DEVICES)
+    host = federation.engine.fetch(federation.begin(None, tmp_path / "first")[0])
+    for name, value in load_params(find_newest(tmp_path / "first")).items():
+        assert all(np.array_equal(row, value) for row in host.clients.personal[name])
+
+
+def test_a_warm_start_from_fed_avg_adaptive_takes_the_clients_mean(tmp_path):
+    run(small_config(server="fed_avg_adaptive", sync_every=9), out=tmp_path / "first")
+    stored = read_arrays(tmp_path / "first" / "state" / "server.safetensors")[0]
+    rows = stored["state/per_client/x/lstm.weight_hh"]
+    np.testing.assert_allclose(stored["lstm.weight_hh"], rows.mean(0), atol=1e-6)
+    assert not np.array_equal(rows[0], rows[1])
+
+
+def test_a_run_killed_before_its_first_round_can_be_resumed(tmp_path):
+    def stop_at_once(progress):
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        run(small_config(), out=tmp_path / "killed", observer=stop_at_once)
+    run(None, resume=tmp_path / "killed")
+    run(small_config(), out=tmp_path / "whole")
+    assert files_of(tmp_path / "whole") == files_of(tmp_path / "killed")
+
+
+def test_a_folder_that_a_killed_run_left_empty_can_be_used_again(tmp_path):
+    (tmp_path / "run").mkdir()
+    for name in (".lock", "log.txt"):
+        (tmp_path / "run" / name).touch()
+    assert run(small_config(rounds=1), out=tmp_path / "run").rounds == 1
+
+
+def test_an_altered_config_is_not_resumed(tmp_path):
+    run(small_config(rounds=2), out=tmp_path / "run")
+    path = tmp_path / "run" / "config.toml"
+    path.write_text(path.read_text().replace("batch = 8", "batch = 4"))
+    with pytest.raises(BadInput, match=r"was saved with other settings than its config.toml says"):
+        run(None, resume=tmp_path / "run")
+
+
+def test_warnings_reach_the_log(tmp_path):
+    run(small_config(personal="all", server="fed_yogi"), out=tmp_path / "run")
+    text = (tmp_path / "run" / "log.txt").read_text()
+    assert "server = fed_yogi is ignored" in text
+    assert "done: mean test MASE" in text
+
+
+def test_a_log_that_cannot_be_written_does_not_end_a_run(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "log.txt").symlink_to("/dev/full")
+    assert run(small_config(rounds=1), out=tmp_path / "run").rounds == 1
+
+
+def test_a_run_says_when_no_update_ever_counted(caplog):
+    result = run(small_config(client="prox", client_lr=1e6, local_steps=30, rounds=1))
+    assert "no update ever counted" in caplog.text
+    assert {bad["reason"] for bad in result.quarantined} == {"a value is not finite"}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"config": {"rounds": 2}}, "config is a plfl.Config, not a dict"),
+        ({"data": [1]}, "data is a plfl.data.panel.Panel .*, not a list"),
+        ({"config": Config().model_copy(update={"rounds": 0})}, "rounds = 0"),
+        ({"model": (1, 2)}, "a model is plfl.forecast.models.Model"),
+        ({"resume": "a", "init": "b"}, "leave out --out and --init"),
+        ({"resume": "nowhere"}, "nowhere is not a folder"),
+    ],
+)
+def test_wrong_arguments_are_named(values, message):
+    with pytest.raises(BadInput, match=message):
+        run(**values)
+
+
+def test_data_and_models_from_python_are_recorded_as_such(tmp_path):
+    run(small_config(rounds=1), data=uneven_panel(3), out=tmp_path / "run")
+    assert 'data = [\n    "given in Python",\n]' in (tmp_path / "run" / "config.toml").read_text()
+    with pytest.raises(BadInput, match=r"data was given in Python; go on with plfl.run\(resume=..., data=...\)"):
+        run(None, resume=tmp_path / "run")
+    assert run(small_config(rounds=2), data=uneven_panel(3), resume=tmp_path / "run").rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("apply", "message"),
+    [
+        (
+            lambda params, x: x[:, -1, :1],
+            r"one forecast per window, shape \(batch,\); for a batch of 3 it gave \(3, 1\)",
+        ),
+        (lambda params, x: x @ params["w"], r"cannot be applied to inputs \(batch, 3, 8\)"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(apply, message):
+    model = Model(init=lambda key: {"w": jnp.zeros(5)}, apply=apply)
+    with pytest.raises(BadInput, match=message):
+        run(small_config(personal="none"), model=model)
 
 
 def test_a_resumed_run_keeps_its_config(tmp_path):
@@ -138,12 +239,12 @@ def test_a_resumed_run_keeps_its_config(tmp_path):
 
 
 def test_a_run_of_another_version_or_with_other_data_is_not_resumed(tmp_path, monkeypatch):
-    run(small_config(rounds=2), out=tmp_path / "run")
+    run(small_config(rounds=2), data=uneven_panel(3), out=tmp_path / "run")
     with pytest.raises(BadInput, match=r"the data of .* has changed since it was saved"):
-        run(small_config(), resume=tmp_path / "run", data=uneven_panel(3))
-    monkeypatch.setattr("plfl.training.__version__", "9.9")
+        run(small_config(), resume=tmp_path / "run", data=uneven_panel(3, days=13))
+    monkeypatch.setattr("plfl.federation.__version__", "9.9")
     with pytest.raises(BadInput, match=r"was made by plfl .* and this is 9\.9; .*--init"):
-        run(small_config(), resume=tmp_path / "run")
+        run(small_config(), resume=tmp_path / "run", data=uneven_panel(3))
 
 
 def test_a_resumed_run_that_was_complete_writes_its_results_again(tmp_path):
@@ -163,8 +264,6 @@ def test_nothing_is_ever_overwritten(tmp_path):
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
-    from plfl import runfolder
-
     run(small_config(rounds=2), out=tmp_path / "run")
     with (
         runfolder.opened(tmp_path / "run"),
@@ -201,7 +300,7 @@ def test_an_undefined_mase_is_null_explained_and_left_out_of_the_mean(tmp_path):
 @pytest.mark.parametrize(("personal", "shared"), [("none", 60276), ("mlp", 3500), ("all", 0)])
 def test_traffic_is_that_of_the_paper(personal, shared):
     config = complete(Config(**{"data": ("generated:1?days=8",), "personal": personal}))
-    federation = Federation(config, run_task(config), None, devices())
+    federation = Federation(config, run_task(config), None, DEVICES)
     assert (federation.num_params, federation.num_shared_params) == (60276, shared)
 
 
@@ -217,11 +316,6 @@ def test_a_setting_of_another_optimizer_is_refused():
 
 
 def test_a_model_of_one_s_own_needs_only_init_and_apply():
-    import jax
-    import jax.numpy as jnp
-
-    from plfl.forecast.models import Model
-
     ridge = Model(
         init=lambda key: {"body.w": 0.1 * jax.random.normal(key, (24,)), "head.b": jnp.zeros(1)},
         apply=lambda params, inputs: inputs.reshape(len(inputs), -1) @ params["body.w"] + params["head.b"],
@@ -231,13 +325,11 @@ def test_a_model_of_one_s_own_needs_only_init_and_apply():
 
 
 def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(tmp_path, monkeypatch):
-    from plfl.federate import checkpoint
-
     real, calls = checkpoint._write_set, []
 
     def fill_up(*args):
         calls.append(args)
-        if len(calls) == 3:
+        if len(calls) == 4:  # rounds 0, 1 and 2 are saved
             raise OSError(28, "No space left on device")
         real(*args)
 

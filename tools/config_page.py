@@ -21,7 +21,7 @@ def optimizer_rows() -> list[str]:
     """Each optimizer's own settings."""
     from plfl.federate.client import CLIENT_OPTIMIZERS
     from plfl.federate.server import SERVER_OPTIMIZERS
-    from plfl.training import CLIENT_SETTINGS, SERVER_SETTINGS
+    from plfl.federation import CLIENT_SETTINGS, SERVER_SETTINGS
 
     rows = []
     for factories, fields in ((CLIENT_OPTIMIZERS, CLIENT_SETTINGS), (SERVER_OPTIMIZERS, SERVER_SETTINGS)):

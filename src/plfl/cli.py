@@ -6,6 +6,7 @@ by the commands that train.
 
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -73,6 +74,8 @@ def run(
     """Train and evaluate one federation."""
     values = parse_settings(settings or [])
     if data:
+        if "data" in values:
+            raise BadInput("--data and --set data=... contradict each other; leave one out")
         values["data"] = data
     if seed is not None:
         if values.get("seed", seed) != seed:
@@ -124,6 +127,11 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except BrokenPipeError:  # the reader has had enough, as in `plfl run | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (OSError, MemoryError) as error:
+        _leave(f"the machine gave up: {error or 'out of memory'}", 1)
     except (KeyboardInterrupt, click.Abort):
         _leave("stopped at once; if a checkpoint was saved, --resume goes on from it", 130)
 

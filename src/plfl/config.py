@@ -21,6 +21,7 @@ from plfl.errors import BadInput
 PERSONAL_ALIASES: dict[str, tuple[str, ...]] = {"none": (), "mlp": ("mlp.*",), "all": ("*",)}
 GIVEN = "given in Python"
 """Stands in a stored config for data or a model that was handed to `plfl.run` as an object."""
+_MAX_DIGITS = 9
 _UNITS = {"min": 1, "h": 60, "d": 24 * 60}
 
 
@@ -43,11 +44,16 @@ def _check_duration(value: object) -> object:
     raise ValueError("must be a duration such as 45min, 3h or 1d, or a number of intervals such as 12")
 
 
+def _check_gap(value: object) -> object:
+    return "0" if str(value).strip() == "0" else _check_duration(value)
+
+
 Duration = Annotated[str, BeforeValidator(_check_duration)]
+DurationOrZero = Annotated[str, BeforeValidator(_check_gap)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_parse_patterns)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(ge=1e-30, le=1e30)]  # what float32 can hold
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -70,17 +76,17 @@ class Config(BaseModel):
     """How far back the model's inputs reach; a duration, or a number of intervals."""
     horizon: Duration = "1h"
     """How far ahead it forecasts; a duration, or a number of intervals."""
-    hidden: int = Field(25, ge=1)
+    hidden: int = Field(25, ge=1, le=10_000)
     """Width of the LSTM."""
-    mlp: tuple[Annotated[int, Field(ge=1)], ...] = (150, 75)
+    mlp: tuple[Annotated[int, Field(ge=1, le=100_000)], ...] = (150, 75)
     """Widths of the head's hidden layers."""
 
     split: tuple[Fraction, Fraction, Fraction] = (0.8, 0.1, 0.1)
     """Training, validation and test part of each client's time, in this order."""
     history_days: int | None = Field(None, ge=1)
     """Pretend that only so many days before the test part exist; all of them when left out."""
-    max_gap: Duration = "1h"
-    """Gaps up to this long are filled in the inputs; windows that touch a longer one are dropped."""
+    max_gap: DurationOrZero = "1h"
+    """Gaps up to this long are filled in the inputs (0 fills none); windows that touch a longer one are dropped."""
 
     personal: Patterns = ("mlp.*",)
     """Parameters that stay at the client, by shell-style patterns; none, mlp, all stand for [], ["mlp.*"], ["*"]."""
@@ -128,7 +134,7 @@ class Config(BaseModel):
 
     max_weight: Positive = 1e6
     """The largest number of windows that the gate believes a client."""
-    max_norm_ratio: Positive = 10.0
+    max_norm_ratio: float = Field(10.0, ge=1, le=1e30)
     """Updates with a norm above this many times the cohort's median are quarantined."""
 
     checkpoint_seconds: NonNegative = 10.0
@@ -143,8 +149,10 @@ class Config(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_keys(cls, values: Any) -> Any:
-        for key in values if isinstance(values, Mapping) else ():
+        for key, value in values.items() if isinstance(values, Mapping) else ():
             check_key(key)
+            if isinstance(value, bool) and cls.model_fields[key].annotation is not bool:
+                raise ValueError(f"{key} = {value}: a number or a text is needed, not {str(value).lower()}")
         return values
 
     @model_validator(mode="after")
@@ -190,6 +198,8 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise BadInput(f"--set {setting!r} has no value; write --set key=value, as in --set rounds=80")
         check_key(key.strip())
+        if key.strip() == "recipe":
+            raise BadInput(f"the recipe is an argument of its own: plfl run {text.strip()}")
         values[key.strip()] = _parse_value(text.strip())
     return values
 
@@ -214,10 +224,11 @@ def count_intervals(duration: str, interval: np.timedelta64, what: str) -> int:
     >>> count_intervals("3h", np.timedelta64(15, "m"), "lookback")
     12
     """
-    if duration.isdigit():
+    if duration.isdigit() and len(duration) <= _MAX_DIGITS:
         return int(duration)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(min|h|d)", duration)
-    assert match, duration
+    if not match or len(match[1]) > _MAX_DIGITS:
+        raise BadInput(f"{what} is far too long; write a duration such as 3h, or a number of intervals such as 12")
     minutes = float(match[1]) * _UNITS[match[2]]
     step = interval / np.timedelta64(1, "m")
     count = round(minutes / step)
@@ -230,7 +241,7 @@ def _parse_value(text: str) -> Any:
     """JSON if it is JSON (numbers, lists, true, null), else the text itself."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -240,7 +251,7 @@ def _first_problem(error: ValidationError) -> str:
     if not problem["loc"]:
         return reason
     field = str(problem["loc"][0])
-    given = problem["input"] if len(problem["loc"]) == 1 else "..."
+    given = problem["input"] if len(problem["loc"]) == 1 and len(str(problem["input"])) < 80 else "..."
     default = Config.model_fields[field].default
     hint = f"; write a list, as in {json.dumps(default)}" if isinstance(default, tuple) else ""
     return f"{field} = {given!r}: {reason[0].lower()}{reason[1:]}{hint}"

@@ -11,7 +11,7 @@ import numpy as np
 from plfl.forecast.baselines import REPEATS, repeat
 from plfl.forecast.metrics import mae, mase, mase_insample, mean_defined
 from plfl.forecast.windows import Task
-from plfl.storage import write_json, write_text
+from plfl.storage import put_in_place, write_json, write_text
 
 HISTORY_COLUMNS = ("round", "loss", "validation_mase", "num_asked", "num_accepted", "seconds")
 
@@ -163,4 +163,4 @@ def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None
                 load[origins],
             ]
             writer.write_table(pa.table(dict(zip(schema.names, arrays, strict=True)), schema=schema))
-    temporary.replace(path)
+    put_in_place(temporary, path)

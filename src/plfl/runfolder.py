@@ -2,30 +2,28 @@
 
 import fcntl
 import logging
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
 from plfl.errors import BadInput
 
+_OWN = {".lock", "log.txt"}
+"""All that a run leaves if it is killed before its first checkpoint."""
 log = logging.getLogger("plfl")
 
 
 def unused_name(name: str) -> Path:
-    """`runs/<name>-<time>`, a folder that does not exist yet."""
-    folder = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    candidate, number = folder, 1
-    while candidate.exists():
-        number += 1
-        candidate = folder.with_name(f"{folder.name}-{number}")
-    return candidate
+    """`runs/<name>-<time>-<four random digits>`, so that two runs never meet."""
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def create(folder: Path) -> None:
     """Make a fresh folder for a run; one that holds anything is left alone."""
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or any(path.name not in _OWN for path in folder.iterdir())):
             raise BadInput(f"{folder} exists and is not empty; choose another --out, or go on with --resume {folder}")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".lock").touch()
@@ -36,20 +34,40 @@ def create(folder: Path) -> None:
 @contextmanager
 def opened(folder: Path) -> Iterator[None]:
     """Hold the folder's lock and write `log.txt` for as long as the run lasts."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is not a folder; give --resume the folder of a run")
     try:
         lock = (folder / ".lock").open("a")
+        handler = _QuietFile(folder / "log.txt", encoding="utf-8", delay=True)
     except OSError as error:
         raise BadInput(f"cannot write to {folder} ({error.strerror}); is it the folder of a run?") from None
+    level = log.level
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise BadInput(f"{folder} is in use by another process; wait for it, or choose another --out") from None
-        handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(handler)
+        log.setLevel(logging.INFO)
         try:
             yield
         finally:
             log.removeHandler(handler)
+            log.setLevel(level)
             handler.close()
+
+
+class _QuietFile(logging.FileHandler):
+    """A log that cannot be written must not end a run."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()

@@ -33,7 +33,12 @@ def write_bytes(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
         file.write(content)
-        file.flush()
+    put_in_place(temporary, path)
+
+
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Flush a finished file to the disk and give it its name."""
+    with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_folder(path.parent)
@@ -54,9 +59,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> str:
-    """Write named arrays and facts about them as safetensors, and return the digest of the arrays."""
+    """Write named arrays and facts about them as safetensors, and return their digest."""
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    sha256 = digest(arrays)
+    sha256 = _digest_with(arrays, facts)
     with path.open("wb") as file:
         file.write(save(arrays, {"plfl": json.dumps({**facts, "sha256": sha256}, sort_keys=True)}))
         file.flush()
@@ -72,9 +77,13 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
         raise Damaged(f"{path} cannot be read ({error})") from error
-    if digest(arrays) != facts.get("sha256"):
+    if _digest_with(arrays, {name: fact for name, fact in facts.items() if name != "sha256"}) != facts.get("sha256"):
         raise Damaged(f"{path} is damaged: its content does not match its checksum")
     return arrays, facts
+
+
+def _digest_with(arrays: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> str:
+    return hashlib.sha256(f"{digest(arrays)}{sorted(facts.items())}".encode()).hexdigest()
 
 
 def write_json(path: Path, value: Any) -> None:

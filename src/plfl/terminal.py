@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 24
 _LINE_SECONDS = 5
-errors = Console(stderr=True, highlight=False)
-output = Console(highlight=False)
+errors = Console(stderr=True, highlight=False, emoji=False)
+output = Console(highlight=False, emoji=False)
 
 
 class ProgressBar:

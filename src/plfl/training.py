@@ -4,15 +4,14 @@
 resumed; on a CPU the outcome is bit-identical to a run that was never stopped.
 """
 
-import inspect
+import errno
 import logging
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from hashlib import sha256
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,46 +26,17 @@ from plfl.data.panel import Panel
 from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted, RunFailed
 from plfl.federate import checkpoint
-from plfl.federate.checkpoint import Stamp
-from plfl.federate.client import CLIENT_OPTIMIZERS, LocalTraining
 from plfl.federate.devices import prepare
-from plfl.federate.engine import Engine
-from plfl.federate.gate import REASONS, Limits
-from plfl.federate.params import count_params
-from plfl.federate.partition import make_partition
-from plfl.federate.round import FederationState, RoundResult, cohort_size
-from plfl.federate.server import SERVER_OPTIMIZERS
+from plfl.federate.gate import REASONS
+from plfl.federate.round import FederationState, RoundResult
+from plfl.federation import FREE_ON_RESUME, Federation, complete
 from plfl.forecast.metrics import mean_defined
-from plfl.forecast.models import Model, Params, check_model, make_model, squared_error
-from plfl.forecast.windows import Task, make_task
+from plfl.forecast.models import Model
+from plfl.forecast.windows import make_task
 from plfl.report.page import write_report
-from plfl.results import (
-    Result,
-    score_clients,
-    validation_mase,
-    write_forecasts,
-    write_history,
-    write_result,
-)
+from plfl.results import Result, score_clients, validation_mase, write_forecasts, write_history, write_result
 from plfl.storage import write_text
 
-CLIENT_SETTINGS = {
-    "lr": "client_lr",
-    "beta1": "client_beta1",
-    "beta2": "client_beta2",
-    "eps": "client_eps",
-    "alpha": "alpha",
-}
-"""Arguments of client optimizers and the config fields that set them."""
-SERVER_SETTINGS = {
-    "lr": "server_lr",
-    "beta1": "server_beta1",
-    "beta2": "server_beta2",
-    "tau": "tau",
-    "sync_every": "sync_every",
-}
-"""The same for server optimizers."""
-_FREE_ON_RESUME = {"rounds", "checkpoint_seconds", "device", "cores", "deterministic"}
 _BYTES_PER_NUMBER = 4  # float32 on the wire
 log = logging.getLogger("plfl")
 
@@ -116,127 +86,50 @@ def run(
       strict: refuse to start if any client cannot take part.
       observer: called after every round.
     """
-    if resume is not None:
-        if out is not None or init is not None:
-            raise BadInput("--resume goes on in the run's own folder; leave out --out and --init")
-        folder: Path | None = Path(resume)
-        config = _resumed_config(Path(resume), config and _with_given(config, data, model))
-    else:
-        config = complete(_with_given(config or Config(), data, model))
-        folder = None
-    devices = prepare(config.device, config.cores, deterministic=config.deterministic)
+    started = time.perf_counter()
+    config, folder = _checked(config, data, model, out, resume, init)
+    with ExitStack() as stack:
+        if resume is not None and folder is not None:
+            stack.enter_context(runfolder.opened(folder))
+            config = _resumed_config(folder, config)
+        config = complete(config or Config())
+        devices = prepare(config.device, config.cores, deterministic=config.deterministic)
+        task = make_task((load_sources(config.data) if data is None else data).sorted(), config)
+        if strict and task.refused:
+            client, reason = next(iter(task.refused.items()))
+            raise BadInput(f"client {client} cannot take part: {reason} (without --strict it would be left out)")
+        federation = Federation(config, task, model, devices)
+        begin = federation.begin(resume, init)
+        if resume is None and folder is not None:
+            runfolder.create(folder)
+            stack.enter_context(runfolder.opened(folder))
+        training = _Run(federation, folder, observer or (lambda progress: None), started, *begin)
+        with _failures_explained(training):
+            return training.go()
+
+
+def _checked(
+    config: Config | None,
+    data: Panel | None,
+    model: Model | None,
+    out: str | Path | None,
+    resume: str | Path | None,
+    init: str | Path | None,
+) -> tuple[Config | None, Path | None]:
+    """The config, which says so where data or a model is handed over as an object, and the run's folder."""
+    if config is not None and not isinstance(config, Config):
+        raise BadInput(f"config is a plfl.Config, not a {type(config).__name__}; write plfl.Config(rounds=10), say")
     if data is not None and not isinstance(data, Panel):
         raise BadInput(
             f"data is a plfl.data.panel.Panel (docs/data.md shows how to make one), not a {type(data).__name__}"
         )
-    task = make_task((load_sources(config.data) if data is None else data).sorted(), config)
-    _say_refused(task, strict)
-    federation = Federation(config, task, model, devices)
-    state, history, seconds = federation.begin(resume, init)
-    if resume is None and out is not None:
-        folder = Path(out)
-        runfolder.create(folder)
-    with runfolder.opened(folder) if folder else nullcontext():
-        if folder:
-            write_text(folder / "config.toml", config.to_toml())
-        return _Run(federation, folder, history, seconds, observer or (lambda progress: None)).go(state)
-
-
-class Federation:
-    """A config with its data, method and engine: everything but the state."""
-
-    def __init__(self, config: Config, task: Task, model: Model | None, devices: list[jax.Device]) -> None:
-        self.config, self.task = config, task
-        self.model = model or make_model(
-            config.model, task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp
-        )
-        shapes = check_model(self.model, task.num_features, task.lookback)
-        self.partition = make_partition(shapes, config.personal)
-        self.num_params = count_params(shapes)
-        self.num_shared_params = count_params({name: shapes[name] for name in self.partition.shared})
-        if not self.partition.shared and config.server != Config().server:
-            log.warning("nothing is shared, so there is no server: server = %s is ignored", config.server)
-        training = LocalTraining(
-            model=self.model,
-            loss=squared_error,
-            partition=self.partition,
-            optimizer=CLIENT_OPTIMIZERS[config.client](**_optimizer_settings(config, config.client)),
-            lookback=task.lookback,
-            horizon=task.horizon,
-            local_steps=config.local_steps,
-            batch=config.batch,
-            starts_own=config.start == "own",
-            keeps_moments=not config.reset_moments,
-        )
-        self.num_asked = cohort_size(config.fraction, task.panel.num_clients)
-        self.engine = Engine(
-            task,
-            training,
-            SERVER_OPTIMIZERS[config.server](**_optimizer_settings(config, config.server)),
-            devices,
-            seed=config.seed,
-            num_asked=self.num_asked,
-            limits=Limits(config.max_weight, config.max_norm_ratio),
-            is_weighted=config.weights == "windows",
-        )
-        data = task.panel.fingerprint()
-        self.stamp = Stamp(run=_run_name(config, data), version=__version__, data=data)
-
-    def begin(
-        self, resume: str | Path | None, init: str | Path | None
-    ) -> tuple[FederationState, list[dict[str, Any]], float]:
-        """The first state of a run, with the history and the seconds before it: new, warm or resumed."""
-        state = self.engine.init()
-        if resume is not None:
-            found = checkpoint.find_newest(Path(resume))
-            self._check_stamp(found)
-            loaded = checkpoint.load(found, self.engine.fetch(state))
-            return self.engine.place(loaded), self._trim(found.history), found.seconds
-        if init is not None:
-            state = self.engine.place(self._warm(Path(init), self.engine.fetch(state)))
-        return state, [], 0.0
-
-    def _check_stamp(self, found: checkpoint.Checkpoint) -> None:
-        folder = found.folder.parent
-        if found.stamp.version != self.stamp.version:
-            raise BadInput(
-                f"{folder} was made by plfl {found.stamp.version} and this is {self.stamp.version}; resume it with "
-                f"that version, or start a new run from its parameters with --init {folder}"
-            )
-        if found.stamp.data != self.stamp.data:
-            raise BadInput(
-                f"the data of {folder} has changed since it was saved; restore it, or start a new run from its "
-                f"parameters with --init {folder}"
-            )
-        if found.round_index > self.config.rounds:
-            raise BadInput(f"{folder} has {found.round_index} rounds already; set rounds to more than that to go on")
-
-    def _trim(self, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Forget evaluations that took place only because a shorter run ended there."""
-        return [
-            row | {"validation_mase": row["validation_mase"] if self.is_evaluated(row["round"]) else None}
-            for row in history
-        ]
-
-    def is_evaluated(self, round_index: int) -> bool:
-        """Whether a round is followed by an evaluation on the validation part."""
-        return round_index % self.config.eval_every == 0 or round_index == self.config.rounds
-
-    def _warm(self, folder: Path, state: FederationState) -> FederationState:
-        """The state with the params of an earlier run: shared ones for all, personal ones for clients it knew."""
-        found = checkpoint.find_newest(folder)
-        source = f"--init {folder}"
-        shared = _matching(checkpoint.load_params(found), state.server.common["x"], source)
-        server = jax.tree.map(np.asarray, self.engine.server.init(shared, self.task.panel.num_clients))
-        personal = {name: rows.copy() for name, rows in state.clients.personal.items()}
-        known = [client for client in self.task.panel.ids if client in found.clients]
-        for client in known:
-            row = self.task.panel.ids.index(client)
-            first = {name: rows[row] for name, rows in personal.items()}
-            for name, value in _matching(checkpoint.load_params(found, client), first, source).items():
-                personal[name][row] = value
-        log.info("starting from %s: shared parameters, and the personal ones of %d clients", folder, len(known))
-        return FederationState(server, state.clients._replace(personal=personal))
+    if resume is not None and (out is not None or init is not None):
+        raise BadInput("--resume goes on in the run's own folder; leave out --out and --init")
+    given: dict[str, Any] = ({} if data is None else {"data": (GIVEN,)}) | ({} if model is None else {"model": GIVEN})
+    if resume is None or config is not None:
+        config = (config or Config()).model_copy(update=given)
+    folder = resume if resume is not None else out
+    return config, None if folder is None else Path(folder)
 
 
 @dataclass
@@ -245,45 +138,54 @@ class _Run:
 
     federation: Federation
     folder: Path | None
+    observer: Observer
+    started: float
+    state: FederationState
     history: list[dict[str, Any]]
     seconds_before: float
-    observer: Observer
-    started: float = field(default_factory=time.perf_counter)
-    saved_round: int = 0
-    saved_at: float = field(default_factory=time.perf_counter)
+    saved_round: int | None = None
+    saved_at: float = 0.0
 
-    def go(self, state: FederationState) -> Result:
+    def go(self) -> Result:
         """All rounds that are left, then the final evaluation and the files."""
         config, engine = self.federation.config, self.federation.engine
-        self.saved_round = len(self.history)
-        log.info(
-            "%d clients, %d of %d parameters shared, rounds %d to %d",
-            self.federation.task.panel.num_clients,
-            self.federation.num_shared_params,
-            self.federation.num_params,
-            len(self.history) + 1,
-            config.rounds,
-        )
-        engine.compile(state)
-        self._observe()
+        self._announce()
+        if self.folder is not None:
+            write_text(self.folder / "config.toml", config.to_toml())
+        if self.history:
+            self.saved_round, self.saved_at = len(self.history), time.perf_counter()
+        else:
+            self._save()  # from here on the run can be resumed
         with _stop_signals() as stop:
+            engine.compile(self.state)
+            self._observe()
             for round_index in range(len(self.history) + 1, config.rounds + 1):
                 begun = time.perf_counter()
-                result, cohort = engine.run_round(state, round_index)
-                state = jax.block_until_ready(result.state)
+                result, cohort = engine.run_round(self.state, round_index)
+                self.state = jax.block_until_ready(result.state)
                 self._record(round_index, result, np.asarray(cohort), time.perf_counter() - begun)
                 if self.federation.is_evaluated(round_index):
-                    self._evaluate(state)
+                    self._evaluate()
                 self._observe()
                 if stop.is_set():
-                    self._leave(state)
+                    self._leave()
                 if time.perf_counter() - self.saved_at >= config.checkpoint_seconds:
-                    self._save(state)
+                    self._save()
         if self.history[-1]["validation_mase"] is None:
-            self._evaluate(state)
-        if self.saved_round < config.rounds or not self._has_checkpoint():
-            self._save(state)
-        return self._finish(state)
+            self._evaluate()
+        if self.saved_round != config.rounds:
+            self._save()
+        return self._finish()
+
+    def _announce(self) -> None:
+        federation, config = self.federation, self.federation.config
+        for client, reason in federation.task.refused.items():
+            log.warning("client %s is left out: %s", client, reason)
+        if not federation.partition.shared and config.server != Config().server:
+            log.warning("nothing is shared, so there is no server: server = %s is ignored", config.server)
+        counts = (federation.task.panel.num_clients, federation.num_shared_params, federation.num_params)
+        log.info("%d clients, %d of %d parameters shared", *counts)
+        log.info("rounds %d to %d", len(self.history) + 1, config.rounds)
 
     def _record(self, round_index: int, result: RoundResult, cohort: np.ndarray, seconds: float) -> None:
         ids = self.federation.task.panel.ids
@@ -305,8 +207,8 @@ class _Run:
             }
         )
 
-    def _evaluate(self, state: FederationState) -> None:
-        forecasts = self.federation.engine.predict(state, "validation")
+    def _evaluate(self) -> None:
+        forecasts = self.federation.engine.predict(self.state, "validation")
         self.history[-1]["validation_mase"] = validation_mase(self.federation.task, forecasts)
 
     def _observe(self) -> None:
@@ -330,49 +232,37 @@ class _Run:
     def _seconds(self) -> float:
         return self.seconds_before + time.perf_counter() - self.started
 
-    def _has_checkpoint(self) -> bool:
-        return self.folder is None or (self.folder / "state" / "manifest.json").exists()
-
-    def _save(self, state: FederationState) -> None:
+    def _save(self) -> None:
         if self.folder is None:
             return
         task, round_index = self.federation.task, len(self.history)
-        try:
-            checkpoint.save(
-                self.folder,
-                self.federation.engine.fetch(state),
-                ids=task.panel.ids,
-                scalers=task.scalers,
-                round_index=round_index,
-                history=self.history,
-                seconds=self._seconds(),
-                stamp=self.federation.stamp,
-            )
-            write_history(self.folder / "rounds.csv", self.history)
-        except OSError as error:
-            raise RunFailed(self._cannot_write(error)) from error
-        self.saved_round, self.saved_at = round_index, time.perf_counter()
-        log.debug("saved round %d", round_index)
-
-    def _cannot_write(self, error: OSError) -> str:
-        kept = f"round {self.saved_round} is safe" if self.saved_round else "nothing was saved yet"
-        return (
-            f"cannot write to {self.folder} ({error.strerror}); {kept}. "
-            f"Make room, then go on with: plfl run --resume {self.folder}"
+        checkpoint.save(
+            self.folder,
+            self.federation.engine.fetch(self.state),
+            ids=task.panel.ids,
+            scalers=task.scalers,
+            round_index=round_index,
+            history=self.history,
+            seconds=self._seconds(),
+            stamp=self.federation.stamp,
         )
+        self.saved_round, self.saved_at = round_index, time.perf_counter()
+        write_history(self.folder / "rounds.csv", self.history)
 
-    def _leave(self, state: FederationState) -> None:
+    def _leave(self) -> None:
         if self.folder is None:
             raise KeyboardInterrupt
-        self._save(state)
+        self._save()
         raise Interrupted(
             f"stopped after round {len(self.history)} of {self.federation.config.rounds}, everything is saved. "
             f"Go on with: plfl run --resume {self.folder}"
         )
 
-    def _finish(self, state: FederationState) -> Result:
+    def _finish(self) -> Result:
         task, config = self.federation.task, self.federation.config
-        forecasts = self.federation.engine.predict(state, "test")
+        if self.federation.partition.shared and not any(row["num_accepted"] for row in self.history):
+            log.warning("no update ever counted: the shared parameters are untrained; result.json names the reasons")
+        forecasts = self.federation.engine.predict(self.state, "test")
         clients = score_clients(task, forecasts)
         scores = [client.mase for client in clients if client.mase is not None]
         traffic = _BYTES_PER_NUMBER * self.federation.num_shared_params
@@ -398,95 +288,61 @@ class _Run:
             history=self.history,
             folder=str(self.folder) if self.folder else None,
         )
-        if self.folder:
-            try:
-                write_history(self.folder / "rounds.csv", self.history)
-                write_forecasts(self.folder / "forecasts.parquet", task, forecasts)
-                write_result(self.folder / "result.json", result)
-                write_report(self.folder)
-            except OSError as error:
-                raise RunFailed(self._cannot_write(error)) from error
+        if self.folder is not None:
+            write_history(self.folder / "rounds.csv", self.history)
+            write_forecasts(self.folder / "forecasts.parquet", task, forecasts)
+            write_result(self.folder / "result.json", result)
+            write_report(self.folder)
+            log.info("done: mean test MASE %s", result.mase_mean)
         return result
 
 
-def _with_given(config: Config, data: Panel | None, model: Model | None) -> Config:
-    """The config says so where data or a model was handed over as an object."""
-    given = {} if data is None else {"data": (GIVEN,)}
-    return config.model_copy(update=given if model is None else given | {"model": GIVEN})
-
-
-def complete(config: Config) -> Config:
-    """The config with every optimizer setting filled in from the optimizer's own defaults."""
-    values: dict[str, Any] = {}
-    for name, factories, settings in (
-        (config.client, CLIENT_OPTIMIZERS, CLIENT_SETTINGS),
-        (config.server, SERVER_OPTIMIZERS, SERVER_SETTINGS),
-    ):
-        defaults = {key: p.default for key, p in inspect.signature(factories[name]).parameters.items()}
-        for key, field_name in settings.items():
-            given = getattr(config, field_name)
-            if key in defaults:
-                values[field_name] = defaults[key] if given is None else given
-            elif given is not None:
-                known = ", ".join(settings[key] for key in defaults)
-                raise BadInput(f"{field_name} is not a setting of {name}; {name} has {known}")
-    return config.model_copy(update=values)
-
-
-def _optimizer_settings(config: Config, name: str) -> dict[str, Any]:
-    """The keyword arguments of an optimizer's factory."""
-    is_client = name in CLIENT_OPTIMIZERS
-    factory = CLIENT_OPTIMIZERS[name] if is_client else SERVER_OPTIMIZERS[name]
-    settings = CLIENT_SETTINGS if is_client else SERVER_SETTINGS
-    return {key: getattr(config, settings[key]) for key in inspect.signature(factory).parameters}
-
-
 def _resumed_config(folder: Path, config: Config | None) -> Config:
-    stored = read_config(folder / "config.toml")
+    """The stored config with what may change; anything else that differs is refused."""
+    stored = complete(read_config(folder / "config.toml"))
     if config is None:
         return stored
-    config = complete(config)
     for name in Config.model_fields:
         before, now = getattr(stored, name), getattr(config, name)
-        if before != now and name not in _FREE_ON_RESUME:
+        if now not in (before, None) and name not in FREE_ON_RESUME:
             raise BadInput(
                 f"{folder} was run with {name} = {_show(before)}, not {_show(now)}; a resumed run keeps its config "
                 f"(only rounds may grow). Start a new run, from its parameters with --init {folder}"
             )
-    return config
+    return stored.model_copy(update={name: getattr(config, name) for name in FREE_ON_RESUME})
 
 
 def resumed_with(folder: Path, values: dict[str, Any]) -> Config:
     """The config of an earlier run with some values changed, as the command line does it."""
-    stored = read_config(folder / "config.toml").model_dump(exclude_none=True)
-    return Config(**stored | values)
+    return Config(**read_config(folder / "config.toml").model_dump(exclude_none=True) | values)
 
 
 def _show(value: object) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
-def _run_name(config: Config, data: str) -> str:
-    """A name for what is computed: equal for a run and its resumption."""
-    fixed = {k: v for k, v in config.model_dump(mode="json").items() if k not in _FREE_ON_RESUME}
-    return sha256(f"{sorted(fixed.items())}{data}".encode()).hexdigest()[:16]
+@contextmanager
+def _failures_explained(training: _Run) -> Iterator[None]:
+    """Turn what the machine refuses into one line that says what is safe and how to go on."""
+    try:
+        yield
+    except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
+        log.debug("the run failed", exc_info=error)
+        raise RunFailed(_how_to_go_on(training, error)) from error
 
 
-def _say_refused(task: Task, strict: bool) -> None:
-    for client, reason in task.refused.items():
-        if strict:
-            raise BadInput(f"client {client} cannot take part: {reason} (without --strict it would be left out)")
-        log.warning("client %s is left out: %s", client, reason)
-
-
-def _matching(found: Params, wanted: Params, source: str) -> Params:
-    """The params of another run, if they fit."""
-    for name, value in wanted.items():
-        if name not in found:
-            raise BadInput(f"{source} has no {name!r} there; it was trained with another model or partition")
-        if found[name].shape != value.shape:
-            raise BadInput(f"{source}: {name!r} has shape {found[name].shape} there and {value.shape} here")
-    return {name: found[name] for name in wanted}
+def _how_to_go_on(training: _Run, error: Exception) -> str:
+    folder, saved = training.folder, training.saved_round
+    if isinstance(error, OSError):
+        what = f"cannot write to {folder} ({error.strerror})"
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        fix = "Make room" if is_full else "Repair that"
+    else:
+        what = f"the machine gave up ({str(error).splitlines()[0] if str(error) else 'out of memory'})"
+        fix = "Take fewer clients, a smaller model or a larger machine"
+    if folder is None or saved is None:
+        return f"{what}; nothing was saved. {fix}, then start again"
+    return f"{what}; round {saved} is safe. {fix}, then go on with: plfl run --resume {folder}"
 
 
 @contextmanager

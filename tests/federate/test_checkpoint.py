@@ -16,7 +16,7 @@ from plfl.federate.checkpoint import Stamp, file_name, find_newest, load, load_p
 from plfl.storage import read_arrays
 from small import assert_trees_equal, tiny_federation
 
-STAMP = Stamp(run="r", version="0", data="d")
+STAMP = Stamp(run="r", version="0", data="d", platform="p")
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +88,12 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, federation,
     assert victim == "manifest.json" or "going on from round 1" in caplog.text
 
 
-def test_every_damaged_bit_of_a_file_is_noticed(tmp_path, federation, state):
+def test_every_damaged_byte_of_a_header_and_any_in_the_body_is_noticed(tmp_path, federation, state):
     save_round(tmp_path, federation, state, 1)
     path = tmp_path / "state" / "server.safetensors"
     content = path.read_bytes()
-    for at in np.random.default_rng(0).integers(0, len(content), 40):
+    header = 8 + int.from_bytes(content[:8], "little")
+    for at in [*range(header), *np.random.default_rng(0).integers(header, len(content), 40)]:
         path.write_bytes(content)
         flip_byte(path, int(at))
         with pytest.raises(BadInput):

@@ -5,14 +5,19 @@ from itertools import product
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from plfl.data.generated import generate
 from plfl.federate.client import CLIENT_OPTIMIZERS
+from plfl.federate.engine import Engine
+from plfl.federate.params import batches_key, client_keys
 from plfl.federate.server import SERVER_OPTIMIZERS
+from plfl.forecast.models import lstm_mlp
 from small import (
     assert_trees_close,
     assert_trees_equal,
+    client_data,
     make_loop,
     run_engine,
     run_loop,
@@ -79,13 +84,8 @@ def test_local_training_equals_each_client_trained_alone():
 
 def test_plain_fl_with_one_client_equals_central_training():
     """Independent of the federation code: optax, numpy windows and a plain loop over all steps."""
-    import optax
-
     federation = tiny_federation(generate(1, days=12), personal="none", client="prox", alpha=0.0, client_lr=0.05)
     engine, task = federation.engine, federation.task
-    from plfl.federate.params import batches_key, client_keys
-    from plfl.forecast.models import lstm_mlp
-
     model = lstm_mlp(8, 3, hidden=4, mlp=(6,), is_reference=True)
     params = engine.fetch(engine.init()).server.common["x"]
     optimizer = optax.sgd(0.05)
@@ -123,21 +123,28 @@ def test_a_client_s_batches_and_personal_start_do_not_depend_on_the_others():
     assert_trees_close(kept, four.clients, 1e-5)
 
 
-def test_the_broadcast_takes_effect():
-    """A client that kept its old shared params (the fault in the authors' code) would answer as if from there."""
-    federation = tiny_federation(personal="none", server_lr=0.5)
-    engine = federation.engine
-    state = engine.init()
-    moved = engine.fetch(state)
-    moved = moved._replace(
-        server=moved.server._replace(common={"x": {n: x + 0.5 for n, x in moved.server.common["x"].items()}})
-    )
-    before = engine.fetch(engine.run_round(engine.init(), 1)[0].state).server.common["x"]
-    after = engine.fetch(engine.run_round(engine.place(moved), 1)[0].state).server.common["x"]
-    drift = {name: np.abs(after[name] - before[name] - 0.5).max() for name in after}
-    far = {name: np.abs(after[name] - before[name]).max() for name in after}
-    assert min(far.values()) > 0.3  # training began at the moved params ...
-    assert max(drift.values()) > 1e-4  # ... and its gradients were taken there
+@pytest.mark.parametrize(("start", "takes_effect"), [("server", True), ("own", False)])
+def test_the_broadcast_takes_effect(start, takes_effect):
+    """In round 2 the server's params are moved; every client must train from there, not from its own old copy.
+
+    The expected update of each client is computed step by step from the moved params. Under `start = "own"`, which
+    keeps the client's copy (the fault in the authors' code), the same comparison fails, as it must.
+    """
+    federation = tiny_federation(start=start, server_lr=0.5)
+    engine, training = federation.engine, federation.engine.training
+    first = engine.fetch(engine.run_round(engine.init(), 1)[0].state)
+    moved = {name: x + 0.3 for name, x in first.server.common["x"].items()}
+    expected = dict.fromkeys(moved, 0)
+    for row, data in enumerate(client_data(federation.task)):
+        params = moved | {name: x[row] for name, x in first.clients.personal.items()}
+        state = training.optimizer.init(params)
+        for batch in training.pick_batches(data, batches_key(client_keys(0, federation.task.panel.ids)[row], 2)):
+            (params, state), _ = training.step((params, state), batch, data, moved)
+        expected = {name: expected[name] + (params[name] - moved[name]) / 5 for name in moved}
+    state = engine.place(first._replace(server=first.server._replace(common={"x": moved})))
+    after = engine.fetch(engine.run_round(state, 2)[0].state).server.common["x"]
+    largest = max(np.abs(after[name] - moved[name] - 0.5 * expected[name]).max() for name in moved)
+    assert bool(largest < 1e-5) is takes_effect, largest
 
 
 @pytest.mark.parametrize(("start", "is_server"), [("server", True), ("own", False)])
@@ -208,6 +215,12 @@ def test_a_client_that_diverges_keeps_its_state_and_is_quarantined():
     assert_trees_equal(before, after)
 
 
+def test_under_local_training_divergence_is_noticed_too():
+    federation = tiny_federation(personal="all", client="prox", client_lr=1e5, local_steps=50)
+    result, _ = federation.engine.run_round(federation.engine.init(), 1)
+    assert (np.asarray(result.verdicts)[:5] == 2).all()
+
+
 def test_predictions_are_those_of_the_client_s_own_params():
     federation = tiny_federation(server="fed_avg_adaptive", sync_every=9)
     engine, task = federation.engine, federation.task
@@ -215,8 +228,6 @@ def test_predictions_are_those_of_the_client_s_own_params():
     state = engine.run_round(state, 1)[0].state
     forecasts = engine.predict(state, "validation")
     host = engine.fetch(state)
-    from plfl.forecast.models import lstm_mlp
-
     model = lstm_mlp(8, 3, hidden=4, mlp=(6,), is_reference=True)
     for row, origins in enumerate(task.origins["validation"]):
         shared = {name: x[row] for name, x in host.server.per_client["x"].items()}
@@ -227,8 +238,6 @@ def test_predictions_are_those_of_the_client_s_own_params():
 
 
 def test_one_core_gives_the_same_as_two():
-    from plfl.federate.engine import Engine
-
     federation = tiny_federation()
     engine = federation.engine
     alone = Engine(

@@ -44,7 +44,14 @@ KINDS = {
     "negative weight": (lambda r, old: replace(r, weight=-5.0), "not a positive number"),
     "nan weight": (lambda r, old: replace(r, weight=float("nan")), "not a positive number"),
     "huge weight": (lambda r, old: replace(r, weight=1e30), "weight is too large"),
-    "text as weight": (lambda r, old: replace(r, weight="many"), "of type str"),
+    "text as weight": (lambda r, old: replace(r, weight="many"), "weight is of type str"),
+    "a claim as weight": (lambda r, old: replace(r, weight=True), "weight is of type bool"),
+    "endless weight": (lambda r, old: replace(r, weight=10**400), "weight is too large"),
+    "nan loss": (lambda r, old: replace(r, loss=float("nan")), "not finite"),
+    "text as loss": (lambda r, old: replace(r, loss="low"), "loss is of type str"),
+    "no update": (lambda r, old: replace(r, update=None), "not a mapping"),
+    "array as base": (lambda r, old: replace(r, base=np.zeros(3)), "base is not a text"),
+    "fractional round": (lambda r, old: replace(r, round_index=2.0), "round is not a whole number"),
     "stale round": (lambda r, old: replace(r, round_index=r.round_index - 1), "answers round 1, not 2"),
     "replay": (lambda r, old: replace(old, round_index=r.round_index, base=r.base), "replay"),
     "wrong base": (lambda r, old: replace(r, base=old.base), "other shared parameters"),
@@ -97,6 +104,27 @@ def test_a_second_answer_in_a_round_never_counts():
     assert named == [(2, HOSTILE, "it answered already in this round")]
 
 
+def test_a_copy_of_another_client_s_update_in_the_same_round_does_not_count():
+    without, _ = run_with(lambda reply, old: [])
+    federation = tiny_federation(rounds=3, personal="mlp")
+
+    def copy_first(replies):
+        if replies[0].round_index != 2:
+            return replies
+        return [replace(r, update=replies[0].update) if r.client == HOSTILE else r for r in replies]
+
+    loop = make_loop(federation, copy_first)
+    assert_trees_equal(run_loop(federation, loop), without)
+    assert [(bad.client, bad.reason) for bad in loop.quarantined] == [(HOSTILE, "it is a replay of an earlier update")]
+
+
+def test_an_honest_answer_with_numpy_numbers_counts():
+    plain, _ = run_with(lambda reply, old: [reply])
+    state, named = run_with(lambda reply, old: [replace(reply, weight=np.float32(reply.weight))])
+    assert named == []
+    assert_trees_equal(state, plain)
+
+
 def test_the_same_answer_twice_counts_once():
     once, _ = run_with(lambda reply, old: [reply])
     twice, named = run_with(lambda reply, old: [reply, reply])
@@ -123,7 +151,7 @@ def verdict_names(norms, weights=None, answered=None):
     weights = np.ones(len(norms)) if weights is None else weights
     answered = np.ones(len(norms), bool) if answered is None else np.array(answered)
     updates, weights = stacked(norms, weights)
-    return [REASONS[v] for v in screen(updates, weights, jnp.asarray(answered), LIMITS)[2]]
+    return [REASONS[v] for v in screen(updates, weights, jnp.zeros(len(norms)), jnp.asarray(answered), LIMITS)[2]]
 
 
 def test_a_norm_of_ten_medians_passes_and_more_does_not():
@@ -143,6 +171,22 @@ def test_clients_that_did_not_answer_are_no_candidates():
     ]
 
 
+def test_of_two_clients_the_larger_can_be_too_large_and_one_alone_cannot():
+    assert verdict_names([1, 1e30]) == ["accepted", "the norm is too large"]
+    assert verdict_names([1e30]) == ["accepted"]
+
+
+def test_norms_near_the_largest_number_do_not_slip_through():
+    assert verdict_names([3e38, 1, 1]) == ["the norm is too large", "accepted", "accepted"]
+
+
+def test_a_client_whose_personal_part_alone_diverged_does_not_count():
+    updates, weights = stacked([1, 1, 1], [1, 1, 1])
+    _, kept, verdicts = screen(updates, weights, jnp.array([0.1, jnp.nan, 0.1]), jnp.ones(3, bool), LIMITS)
+    assert [REASONS[v] for v in verdicts] == ["accepted", "a value is not finite", "accepted"]
+    assert kept.tolist() == [1, 0, 1]
+
+
 def test_a_cohort_that_learned_nothing_is_not_suspicious():
     assert verdict_names([0, 0, 0, 1]) == ["accepted"] * 4
 
@@ -150,7 +194,7 @@ def test_a_cohort_that_learned_nothing_is_not_suspicious():
 def test_a_finite_update_of_any_size_has_a_finite_norm():
     """Squares of 1e30 overflow float32; the update must be called too large, not non-finite, and leave no trace."""
     updates, weights = stacked([1, 1, 1e30], [1, 1, 1])
-    clean, kept, verdicts = screen(updates, weights, jnp.ones(3, bool), LIMITS)
+    clean, kept, verdicts = screen(updates, weights, jnp.zeros(3), jnp.ones(3, bool), LIMITS)
     assert REASONS[verdicts[2]] == "the norm is too large"
     assert np.isfinite(clean["w"]).all()
     assert kept.tolist() == [1, 1, 0]
@@ -161,7 +205,7 @@ def test_a_finite_update_of_any_size_has_a_finite_norm():
 def test_whatever_one_client_sends_the_others_rows_stay_and_all_is_finite(values, row):
     updates, weights = stacked([1.0] * 5, [1.0] * 5, num_params=5)
     bad = {"w": updates["w"].at[row].set(jnp.asarray(values, jnp.float32))}
-    clean, kept, _ = screen(bad, weights, jnp.ones(5, bool), LIMITS)
+    clean, kept, _ = screen(bad, weights, jnp.zeros(5), jnp.ones(5, bool), LIMITS)
     others = np.arange(5) != row
     np.testing.assert_array_equal(clean["w"][others], updates["w"][others])
     assert np.isfinite(clean["w"]).all()

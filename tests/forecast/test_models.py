@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from plfl.errors import BadInput
-from plfl.forecast.lstm import lstm, lstm_reference
+from plfl.forecast.lstm import lstm, lstm_reference, lstm_scanned
 from plfl.forecast.models import lstm_mlp, make_model, squared_error
 
 SHAPES = [(1, 1, 1, 1), (4, 1, 3, 2), (5, 8, 25, 16)]
@@ -136,9 +136,11 @@ def test_widths_can_be_chosen():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_fast_lstm_equals_the_reference_with_all_gradients(shape):
+@pytest.mark.parametrize("layer", [lstm, lstm_scanned])
+def test_the_fast_lstms_equal_the_reference_with_all_gradients(layer, shape):
     arguments = random_arguments(*shape)
-    fast, reference = (jax.jit(lambda *a, f=f: states_and_gradients(f, *a))(*arguments) for f in (lstm, lstm_reference))
+    pair = (layer, lstm_reference)
+    fast, reference = (jax.jit(lambda *a, f=f: states_and_gradients(f, *a))(*arguments) for f in pair)
     for ours, theirs in zip(fast, reference, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 

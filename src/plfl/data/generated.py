@@ -17,6 +17,7 @@ from plfl.errors import BadInput
 COVARIATES = ("temperature", "wind_speed")
 STATICS = ("floor_area", "wall_area", "window_area")
 ZONES = ("America/Los_Angeles", "America/Chicago", "America/New_York")
+_MAX_CLIENTS, _MAX_DAYS = 1_000_000, 36_500
 START = np.datetime64("2018-01-01T06:00", "s")  # midnight in Chicago
 
 
@@ -55,6 +56,8 @@ def generate(num_clients: int, *, days: int = 365, minutes: int = 15, seed: int 
     >>> generate(3, days=14).load.shape
     (3, 1344)
     """
+    if num_clients > _MAX_CLIENTS or days > _MAX_DAYS:
+        raise BadInput(f"generated data goes up to {_MAX_CLIENTS:,} clients and {_MAX_DAYS:,} days")
     if num_clients < 1:
         raise BadInput(f"generated:{num_clients} has no clients; ask for at least 1, such as generated:12")
     if days < 1:
@@ -64,7 +67,7 @@ def generate(num_clients: int, *, days: int = 365, minutes: int = 15, seed: int 
     steps_per_day = 24 * 60 // minutes
     num_times = days * steps_per_day
     panel = Panel(
-        ids=tuple(f"b{i:03d}" for i in range(1, num_clients + 1)),
+        ids=tuple(f"{f's{seed}-' if seed else ''}b{i:03d}" for i in range(1, num_clients + 1)),
         start=START,
         interval=np.timedelta64(minutes, "m"),
         load=np.zeros((num_clients, num_times), np.float32),

@@ -48,6 +48,13 @@ class Panel:
                 raise BadInput(
                     f"{what} has shape {np.shape(getattr(self, what))}, but {num_clients} ids need {expected}"
                 )
+        if not (self.interval > np.timedelta64(0) and DAY % self.interval == np.timedelta64(0)):
+            raise BadInput(
+                f"an interval of {self.interval} does not divide a day; resample to 15, 30 or 60 minutes, say"
+            )
+        for what, values in (("load", self.load), ("covariates", self.covariates), ("statics", self.statics)):
+            if np.asarray(values).dtype.kind != "f":
+                raise BadInput(f"{what} must be of a floating-point type, not {np.asarray(values).dtype}")
         if len(set(self.ids)) != num_clients:
             twice = next(name for name in self.ids if self.ids.count(name) > 1)
             raise BadInput(f"client id {twice!r} appears twice; every client needs an id of its own")

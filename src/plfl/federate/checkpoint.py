@@ -45,6 +45,8 @@ class Stamp:
     version: str
     data: str
     """Fingerprint of the panel."""
+    platform: str
+    """Version and devices, on which the last digits depend."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ def _write_set(
     seconds: float,
     stamp: Stamp,
 ) -> None:
-    (new / "clients").mkdir(parents=True)
+    new.mkdir()
+    (new / "clients").mkdir()
     facts = {"format": str(FORMAT), "plfl": stamp.version, "run": stamp.run, "round": str(round_index)}
     server_file = "server.safetensors"
     files = {server_file: write_arrays(new / server_file, _server_arrays(state.server), facts)}
@@ -110,6 +113,7 @@ def _write_set(
         "plfl": stamp.version,
         "run": stamp.run,
         "data": stamp.data,
+        "platform": stamp.platform,
         "round": round_index,
         "clients": list(ids),
         "files": files,
@@ -206,7 +210,7 @@ def _read_manifest(folder: Path) -> tuple[Checkpoint, dict[str, str]]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         sha256 = manifest.pop("sha256")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise Damaged(f"{path} cannot be read ({error})") from error
     if sha256 != _manifest_digest(manifest):
         raise Damaged(f"{path} is damaged: its content does not match its checksum")
@@ -215,7 +219,7 @@ def _read_manifest(folder: Path) -> tuple[Checkpoint, dict[str, str]]:
             f"{folder} was written by plfl {manifest['plfl']} in format {manifest['format']}, this is format {FORMAT}; "
             f"resume it with plfl {manifest['plfl']}"
         )
-    stamp = Stamp(run=manifest["run"], version=manifest["plfl"], data=manifest["data"])
+    stamp = Stamp(manifest["run"], manifest["plfl"], manifest["data"], manifest["platform"])
     checkpoint = Checkpoint(
         folder, manifest["round"], manifest["history"], manifest["seconds"], stamp, manifest["clients"]
     )

@@ -137,10 +137,10 @@ class LocalTraining(NamedTuple):
 
     def finish(
         self, server_shared: Params, client: ClientState, params: Params, moments: Any
-    ) -> tuple[ClientState, Params]:
-        """The client's next state and its update: shared params after minus the server's, to be added.
+    ) -> tuple[ClientState, Params, jax.Array]:
+        """The client's next state, its update (shared params after minus the server's) and whether all is finite.
 
-        A client whose training diverged keeps its earlier state; its update is not finite and the gate stops it.
+        A client whose training diverged, be it in its personal part or its moments alone, keeps its earlier state.
         """
         shared, personal = self.partition.split(params)
         after = ClientState(
@@ -149,19 +149,23 @@ class LocalTraining(NamedTuple):
             moments=moments if self.keeps_moments else (),
             num_rounds=client.num_rounds + 1,
         )
-        is_finite = jnp.stack([jnp.isfinite(value).all() for value in params.values()]).all()
+        numbers = jax.tree.leaves((params, after.moments))
+        is_finite = jnp.stack([jnp.isfinite(value).all() for value in numbers]).all()
         kept = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), after, client)
-        return kept, subtract(shared, server_shared)
+        return kept, subtract(shared, server_shared), is_finite
 
 
 def client_update(
     training: LocalTraining, server_shared: Params, client: ClientState, data: ClientData, key: jax.Array
 ) -> tuple[ClientState, Params, jax.Array]:
-    """The paper's ClientOpt, all steps in one scan: (next client state, update of the shared params, mean loss)."""
+    """The paper's ClientOpt, all steps in one scan: (next client state, update, mean loss).
+
+    The loss is NaN if training diverged; the gate then stops the update.
+    """
     origins = training.pick_batches(data, key)
     carry = training.begin(server_shared, client)
     (params, moments), losses = jax.lax.scan(
         lambda carry, batch: training.step(carry, batch, data, server_shared), carry, origins
     )
-    state, update = training.finish(server_shared, client, params, moments)
-    return state, update, losses.mean()
+    state, update, is_finite = training.finish(server_shared, client, params, moments)
+    return state, update, jnp.where(is_finite, losses.mean(), jnp.nan)

@@ -66,8 +66,10 @@ class Engine:
         """The state before the first round."""
         shared, _ = self.training.partition.split(jax.jit(self.training.model.init)(shared_key(self.seed)))
         init_clients = jax.jit(jax.vmap(lambda key: self.training.init_client(personal_key(key))))
-        keys = client_keys(self.seed, self.task.panel.ids)
-        return self.place(FederationState(self.server.init(shared, self.num_clients), init_clients(keys)))
+        server = self.server.init(shared, self.num_clients)
+        if self.is_weighted:
+            server = server._replace(weight=jnp.asarray(self.task.num_windows, jnp.float32))
+        return self.place(FederationState(server, init_clients(client_keys(self.seed, self.task.panel.ids))))
 
     def place(self, state: FederationState) -> FederationState:
         """A state of plain rows, padded and put on the devices."""

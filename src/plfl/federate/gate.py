@@ -8,6 +8,7 @@ bit for bit, the one of a round without that client.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -34,7 +35,7 @@ class Limits(NamedTuple):
 
     max_weight: float
     max_norm_ratio: float
-    """Largest norm of an update, as a multiple of the cohort's median."""
+    """Largest norm of an update, as a multiple of the cohort's (lower) median."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,13 @@ class Quarantined:
 
 @dataclass
 class Door:
-    """Admits the replies of a federation's rounds; remembers which updates have counted."""
+    """Admits the replies of a federation's rounds, whatever is in them; remembers the updates it has seen."""
 
     run: str
     shared: Mapping[str, tuple[tuple[int, ...], Any]]
     """Shape and dtype of every shared name: the allow-list."""
-    counted: dict[str, int] = field(default_factory=dict)
-    """Digests of the updates that counted lately, with their round; the base's digest stops older ones."""
+    seen: dict[str, int] = field(default_factory=dict)
+    """Digests of the updates that were admitted lately, with their round; the base's digest stops older ones."""
 
     def admit(
         self, replies: Sequence[Reply], cohort: Sequence[str], bases: Mapping[str, str], round_index: int
@@ -80,21 +81,21 @@ class Door:
         """
         good: dict[str, Reply] = {}
         bad = []
-        counted: dict[str, int] = {}
+        self.seen = {key: at for key, at in self.seen.items() if at > round_index - _REMEMBERED_ROUNDS}
         for reply in replies:
             reason = self._fault(reply, cohort, bases, round_index)
             if reason is None and reply.client in good:
                 reason = "it answered already in this round"
             if reason is None:
                 good[reply.client] = reply
-                counted[digest(reply.update)] = round_index
+                self.seen[digest(reply.update)] = round_index
             else:
-                bad.append(Quarantined(round_index, reply.client, reason))
-        recent = {key: at for key, at in self.counted.items() if at > round_index - _REMEMBERED_ROUNDS}
-        self.counted = recent | counted
+                bad.append(Quarantined(round_index, str(reply.client), reason))
         return good, bad
 
     def _fault(self, reply: Reply, cohort: Sequence[str], bases: Mapping[str, str], round_index: int) -> str | None:
+        if type_fault := _type_fault(reply):
+            return type_fault
         if reply.client not in cohort:
             return "it was not asked in this round"
         if reply.run != self.run:
@@ -103,16 +104,14 @@ class Door:
             return f"parameter {missing[0]!r} is missing"
         if extra := [name for name in reply.update if name not in self.shared]:
             return f"parameter {extra[0]!r} is not shared"
-        if not isinstance(reply.weight, int | float):
-            return f"the weight is of type {type(reply.weight).__name__}, not a number"
         for name, (shape, dtype) in self.shared.items():
             value = reply.update[name]
             if getattr(value, "dtype", None) != dtype:
                 return f"{name!r} has dtype {getattr(value, 'dtype', type(value).__name__)}, not {np.dtype(dtype)}"
             if tuple(value.shape) != tuple(shape):
                 return f"{name!r} has shape {tuple(value.shape)}, not {tuple(shape)}"
-        if digest(reply.update) in self.counted and any(np.any(value) for value in reply.update.values()):
-            return "it is a replay of an update that counted already"
+        if digest(reply.update) in self.seen and any(np.any(value) for value in reply.update.values()):
+            return "it is a replay of an earlier update"
         if reply.round_index != round_index:
             return f"it answers round {reply.round_index}, not {round_index}"
         if reply.base != bases[reply.client]:
@@ -120,26 +119,46 @@ class Door:
         return None
 
 
+def _type_fault(reply: Any) -> str | None:
+    """What is wrong with the kinds of things in a reply; nothing in it can be trusted to be of its type."""
+    if not isinstance(reply.update, Mapping):
+        return "its update is not a mapping from names to arrays"
+    for what in ("client", "run", "base"):
+        if not isinstance(getattr(reply, what), str):
+            return f"its {what} is not a text"
+    if type(reply.round_index) is not int:
+        return "its round is not a whole number"
+    for what in ("weight", "loss"):
+        value = getattr(reply, what)
+        if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+            return f"its {what} is of type {type(value).__name__}, not a number"
+        if isinstance(value, int) and abs(value) > 2**63:
+            return f"its {what} is too large"
+    return None
+
+
+@partial(jax.jit, static_argnames="limits")
 def screen(
-    updates: Params, weights: jax.Array, has_answered: jax.Array, limits: Limits
+    updates: Params, weights: jax.Array, losses: jax.Array, has_answered: jax.Array, limits: Limits
 ) -> tuple[Params, jax.Array, jax.Array]:
     """Quarantine bad numbers: (updates with bad rows zeroed, weights with 0 for them, verdicts (clients,)).
 
-    Everything is stacked over clients; verdicts index `REASONS`.
+    Everything is stacked over clients; verdicts index `REASONS`. A loss that is not finite means that the client's
+    training diverged, be it in its personal part alone.
     """
     rows = {name: value.reshape(value.shape[0], -1) for name, value in updates.items()}
-    is_finite = jnp.ones(weights.shape, bool)
+    is_finite = jnp.isfinite(losses)
     for value in rows.values():
         is_finite &= jnp.isfinite(value).all(axis=1)
-    # The norm is taken after dividing by the largest value, so that it cannot overflow for a finite update.
-    largest = jnp.zeros(weights.shape)
-    for value in rows.values():
-        largest = jnp.maximum(largest, jnp.where(is_finite, jnp.abs(value).max(axis=1), 0))
-    safe = jnp.where(largest > 0, largest, 1)[:, None]
+    # Squares of values above 1e19 overflow float32, so that rows with large ones are made smaller first.
+    largest = jnp.stack([jnp.abs(value).max(axis=1) for value in rows.values()] or [jnp.zeros(weights.shape)]).max(
+        axis=0
+    )
+    scale = jnp.where(largest > 1e15, 1e-25, 1.0)
     squares = jnp.zeros(weights.shape)
     for value in rows.values():
-        squares += ((jnp.where(is_finite[:, None], value, 0) / safe) ** 2).sum(axis=1)
-    norms = largest * jnp.sqrt(squares)
+        squares += (jnp.where(is_finite[:, None], value * scale[:, None], 0) ** 2).sum(axis=1)
+    norms = jnp.sqrt(squares) / scale
     is_candidate = has_answered & is_finite & (weights > 0) & (weights <= limits.max_weight)
     median = _masked_median(norms, is_candidate)
     verdicts = jnp.select(
@@ -148,7 +167,7 @@ def screen(
             ~is_finite,
             ~(weights > 0) | ~jnp.isfinite(weights),
             weights > limits.max_weight,
-            (median > 0) & ~(norms <= limits.max_norm_ratio * median),
+            ~jnp.isfinite(norms) | ((median > 0) & ~(norms / limits.max_norm_ratio <= median)),
         ],
         [_ABSENT, _NOT_FINITE, _BAD_WEIGHT, _HUGE_WEIGHT, _HUGE_NORM],
         _ACCEPTED,
@@ -159,8 +178,10 @@ def screen(
 
 
 def _masked_median(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """The median of the values where the mask holds; 0 if it holds nowhere."""
+    """The median of the values where the mask holds, of an even number the lower one; 0 if it holds nowhere.
+
+    With the mean of the middle two, the larger of two clients could never exceed ten times the median.
+    """
     ordered = jnp.sort(jnp.where(mask, values, jnp.inf))
     count = mask.sum()
-    low, high = ordered[jnp.maximum(count - 1, 0) // 2], ordered[count // 2]
-    return jnp.where(count > 0, low / 2 + high / 2, 0.0)
+    return jnp.where(count > 0, ordered[jnp.maximum(count - 1, 0) // 2], 0.0)

@@ -40,7 +40,8 @@ class Loop:
         self.client_keys, self.deliver, self.run = client_keys, deliver, run
         names = jax.eval_shape(training.model.init, jax.random.key(0))
         self.door = Door(run, {name: (names[name].shape, names[name].dtype) for name in training.partition.shared})
-        self.step = jax.jit(training.step)
+        self.pick, self.begin = jax.jit(training.pick_batches), jax.jit(training.begin)
+        self.step, self.finish = jax.jit(training.step), jax.jit(training.finish)
         self.quarantined: list[Quarantined] = []
 
     def __call__(self, state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
@@ -63,22 +64,22 @@ class Loop:
         self, c: int, server_shared: Params, client: ClientState, round_index: jax.Array
     ) -> tuple[ClientState, Params, float]:
         """`client_update`, written out: one compiled step per minibatch."""
-        origins = self.training.pick_batches(self.data[c], batches_key(self.client_keys[c], round_index))
-        params, moments = self.training.begin(server_shared, client)
+        origins = self.pick(self.data[c], batches_key(self.client_keys[c], round_index))
+        params, moments = self.begin(server_shared, client)
         losses = []
         for batch in origins:
             (params, moments), loss = self.step((params, moments), batch, self.data[c], server_shared)
             losses.append(float(loss))
-        client, update = self.training.finish(server_shared, client, params, moments)
-        return client, update, float(np.mean(losses))
+        client, update, is_finite = self.finish(server_shared, client, params, moments)
+        return client, update, float(np.mean(losses)) if is_finite else float("nan")
 
     def _stack_replies(self, good: dict[str, Reply]) -> tuple[Params, jax.Array, jax.Array, jax.Array]:
         updates = {
             name: jnp.stack([_value(good, client, name, shape, dtype) for client in self.ids])
             for name, (shape, dtype) in self.door.shared.items()
         }
-        weights = jnp.array([good[client].weight if client in good else 0.0 for client in self.ids], jnp.float32)
-        losses = jnp.array([good[client].loss if client in good else 0.0 for client in self.ids], jnp.float32)
+        weights = jnp.array([float(good[client].weight) if client in good else 0.0 for client in self.ids], jnp.float32)
+        losses = jnp.array([float(good[client].loss) if client in good else 0.0 for client in self.ids], jnp.float32)
         return updates, weights, jnp.array([client in good for client in self.ids]), losses
 
 

@@ -34,7 +34,7 @@ class Answers(NamedTuple):
     has_answered: jax.Array
     """(clients,) bool"""
     losses: jax.Array
-    """(clients,) mean training loss."""
+    """(clients,) mean training loss; not finite where training diverged."""
 
 
 class Train(Protocol):
@@ -70,7 +70,7 @@ def run_round(
     in which nobody's update counts leaves the server as it was.
     """
     answers = train(state, cohort, round_index)
-    updates, weights, verdicts = screen(answers.updates, answers.weights, answers.has_answered, limits)
+    updates, weights, verdicts = screen(answers.updates, answers.weights, answers.losses, answers.has_answered, limits)
     if not is_weighted:
         weights = (weights > 0).astype(weights.dtype)
     stepped = server.update(state.server, updates, weights)

@@ -95,9 +95,10 @@ def fed_avg_adaptive(
 ) -> ServerOptimizer:
     """One (x_c, v_c) per client: v_c = b2 v_c + (1 - b2) d_c^2; x_c += lr d_c / (sqrt(v_c) + tau).
 
-    Every `sync_every` rounds all x_c become their weighted mean over all clients, kept as the common x. Each client
-    receives its own x_c; one that does not answer keeps (x_c, v_c). A client's weight is the last it answered with,
-    1 before that. (Wu et al. 2023; the paper's formula syncs every round, the authors' code every five.)
+    The common x is the weighted mean of all x_c; every `sync_every` rounds all x_c become it (rounds in which nobody's
+    update counted are not counted). Each client receives its own x_c; one that does not answer keeps (x_c, v_c). A
+    client's weight is the last it answered with, and before that 1, or its windows where they are known and count.
+    (Wu et al. 2023; the paper's formula syncs every round, the authors' code every five.)
     """
 
     def init(shared: Params, num_clients: int) -> ServerState:
@@ -116,8 +117,7 @@ def fed_avg_adaptive(
         is_sync = state.num_rounds % sync_every == 0
         mean = mean_update(x, state.weight)
         x = jax.tree.map(lambda x, mean: jnp.where(is_sync, mean, x), x, mean)
-        common = jax.tree.map(lambda old, mean: jnp.where(is_sync, mean, old), state.common["x"], mean)
-        return state._replace(common={"x": common}, per_client={"x": x, "v": v})
+        return state._replace(common={"x": mean}, per_client={"x": x, "v": v})
 
     return ServerOptimizer(init, update, lambda state, c: {n: rows[c] for n, rows in state.per_client["x"].items()})
 

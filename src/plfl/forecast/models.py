@@ -15,12 +15,16 @@ import numpy as np
 
 from plfl.config import GIVEN
 from plfl.errors import BadInput
-from plfl.forecast.lstm import lstm, lstm_reference
+from plfl.forecast.lstm import lstm, lstm_reference, lstm_scanned
 
 Params = dict[str, jax.Array]
 """A flat mapping from name to array, such as "lstm.weight_ih" -> (100, 8)."""
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 """From forecasts (batch,) and targets (batch,), both scaled, to a scalar."""
+
+
+_MAX_UNROLLED = 24
+"""Steps up to which the LSTM is unrolled: faster to run, slower to compile."""
 
 
 class Model(NamedTuple):
@@ -50,7 +54,7 @@ def lstm_mlp(
     60276
     """
     widths = [lookback * hidden, *mlp, 1]
-    layer = lstm_reference if is_reference else lstm
+    layer = lstm_reference if is_reference else lstm if lookback <= _MAX_UNROLLED else lstm_scanned
 
     shapes: dict[str, tuple[tuple[int, ...], int]] = {  # name -> (shape, fan-in)
         "lstm.weight_ih": ((4 * hidden, num_features), hidden),
@@ -103,6 +107,10 @@ def check_model(model: Model, num_features: int, lookback: int) -> dict[str, jax
     params = jax.eval_shape(model.init, jax.random.key(0))
     if not isinstance(params, dict) or not all(hasattr(value, "shape") for value in params.values()):
         raise BadInput('the model\'s params must be a flat mapping from name to array, such as {"head.weight": ...}')
+    if reserved := [name for name in params if "/" in name or name.startswith("scaler.")]:
+        raise BadInput(
+            f"the model's param {reserved[0]!r} needs another name: without '/', not beginning with 'scaler.'"
+        )
     inputs = jax.ShapeDtypeStruct((3, lookback, num_features), jnp.float32)
     try:
         forecasts = jax.eval_shape(model.apply, params, inputs)

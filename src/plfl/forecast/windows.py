@@ -178,7 +178,9 @@ def find_origins(
     """The origins of the windows of each part, in order of time."""
     usable = np.isfinite(filled)
     usable[: bounds[0]] = False  # what lies before the training part does not exist
-    unbroken = np.convolve(usable, np.ones(lookback, np.int32))[: len(usable)] == lookback  # lookback inputs end here
+    known = np.concatenate([[0], np.cumsum(usable)])
+    unbroken = np.zeros(len(usable), bool)  # where lookback known inputs end
+    unbroken[lookback - 1 :] = known[lookback:] - known[:-lookback] == lookback
     is_origin = unbroken & observed
     num_targets = max(0, len(observed) - horizon)
     is_origin[:num_targets] &= observed[horizon:]

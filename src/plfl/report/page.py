@@ -55,6 +55,18 @@ class _Stored:
 
 def write_report(folder: Path) -> Path:
     """Make `report.html` from the files in the folder of a finished run, and return its path."""
+    try:
+        page = _make_page(folder)
+    except (KeyError, TypeError, AttributeError, IsADirectoryError) as error:
+        raise Damaged(
+            f"the results in {folder} are not those of a run ({error!r}); restore them, or run again"
+        ) from error
+    path = folder / "report.html"
+    write_text(path, page)
+    return path
+
+
+def _make_page(folder: Path) -> str:
     result = _read(folder / "result.json", json.loads)
     clients = sorted(result["clients"], key=lambda client: (client["mase"] is None, -(client["mase"] or 0)))
     charted = [client["id"] for client in clients if client["mae"] is not None][:MAX_CHARTED_CLIENTS]
@@ -67,7 +79,7 @@ def write_report(folder: Path) -> Path:
         weeks=_read_weeks(folder / "forecasts.parquet", charted, result["interval_minutes"]),
     )
     room = files("plfl.report")
-    page = Template(room.joinpath("page.html").read_text(encoding="utf-8")).substitute(
+    return Template(room.joinpath("page.html").read_text(encoding="utf-8")).substitute(
         name=escape(folder.resolve().name),
         style=room.joinpath("style.css").read_text(encoding="utf-8"),
         config=escape(config),
@@ -79,9 +91,6 @@ def write_report(folder: Path) -> Path:
         **_weeks(run),
         **_tables(run),
     )
-    path = folder / "report.html"
-    write_text(path, page)
-    return path
 
 
 def _read(path: Path, parse: Callable[[str], T]) -> T:

@@ -1,0 +1,206 @@
+"""A federation: a config with its data, method and engine; everything but the state of its training."""
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from plfl._version import __version__
+from plfl.config import Config
+from plfl.errors import BadInput
+from plfl.federate import checkpoint
+from plfl.federate.checkpoint import Stamp
+from plfl.federate.client import CLIENT_OPTIMIZERS, ClientOptimizer, LocalTraining
+from plfl.federate.engine import Engine
+from plfl.federate.gate import Limits
+from plfl.federate.params import count_params
+from plfl.federate.partition import make_partition
+from plfl.federate.round import FederationState, cohort_size
+from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer
+from plfl.forecast.models import Model, Params, check_model, make_model, squared_error
+from plfl.forecast.windows import Task
+
+CLIENT_SETTINGS = {
+    "lr": "client_lr",
+    "beta1": "client_beta1",
+    "beta2": "client_beta2",
+    "eps": "client_eps",
+    "alpha": "alpha",
+}
+"""Arguments of client optimizers and the config fields that set them."""
+SERVER_SETTINGS = {
+    "lr": "server_lr",
+    "beta1": "server_beta1",
+    "beta2": "server_beta2",
+    "tau": "tau",
+    "sync_every": "sync_every",
+}
+"""The same for server optimizers."""
+FREE_ON_RESUME = {"rounds", "checkpoint_seconds", "device", "cores", "deterministic"}
+"""What may change when a run is resumed."""
+log = logging.getLogger("plfl")
+
+
+class Federation:
+    """A config with its data, method and engine: everything but the state."""
+
+    def __init__(self, config: Config, task: Task, model: Model | None, devices: Sequence[jax.Device]) -> None:
+        self.config, self.task = config, task
+        self.model = model or make_model(
+            config.model, task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp
+        )
+        shapes = check_model(self.model, task.num_features, task.lookback)
+        self.partition = make_partition(shapes, config.personal)
+        self.num_params = count_params(shapes)
+        self.num_shared_params = count_params({name: shapes[name] for name in self.partition.shared})
+        if too_many := [c for c, num in zip(task.panel.ids, task.num_windows, strict=True) if num > config.max_weight]:
+            raise BadInput(
+                f"client {too_many[0]} has more training windows than max_weight = {config.max_weight:g} allows"
+            )
+        client_optimizer, server_optimizer = _build_optimizers(config)
+        training = LocalTraining(
+            model=self.model,
+            loss=squared_error,
+            partition=self.partition,
+            optimizer=client_optimizer,
+            lookback=task.lookback,
+            horizon=task.horizon,
+            local_steps=config.local_steps,
+            batch=config.batch,
+            starts_own=config.start == "own",
+            keeps_moments=not config.reset_moments,
+        )
+        self.num_asked = cohort_size(config.fraction, task.panel.num_clients)
+        self.engine = Engine(
+            task,
+            training,
+            server_optimizer,
+            devices,
+            seed=config.seed,
+            num_asked=self.num_asked,
+            limits=Limits(config.max_weight, config.max_norm_ratio),
+            is_weighted=config.weights == "windows",
+        )
+        data = task.panel.fingerprint()
+        platform = f"jax {jax.__version__} on {self.engine.mesh.size} {devices[0].platform} devices"
+        self.stamp = Stamp(run=_run_name(config, data), version=__version__, data=data, platform=platform)
+
+    def begin(
+        self, resume: str | Path | None, init: str | Path | None
+    ) -> tuple[FederationState, list[dict[str, Any]], float]:
+        """The first state of a run, with the history and the seconds before it: new, warm or resumed."""
+        state = self.engine.init()
+        if resume is not None:
+            found = checkpoint.find_newest(Path(resume))
+            self._check_stamp(found)
+            loaded = checkpoint.load(found, self.engine.fetch(state))
+            return self.engine.place(loaded), self._trim(found.history), found.seconds
+        if init is not None:
+            state = self.engine.place(self._warm(Path(init), self.engine.fetch(state)))
+        return state, [], 0.0
+
+    def _check_stamp(self, found: checkpoint.Checkpoint) -> None:
+        folder = found.folder.parent
+        if found.stamp.version != self.stamp.version:
+            raise BadInput(
+                f"{folder} was made by plfl {found.stamp.version} and this is {self.stamp.version}; resume it with "
+                f"that version, or start a new run from its parameters with --init {folder}"
+            )
+        if found.stamp.data != self.stamp.data:
+            raise BadInput(
+                f"the data of {folder} has changed since it was saved; restore it, or start a new run from its "
+                f"parameters with --init {folder}"
+            )
+        if found.stamp.run != self.stamp.run:
+            raise BadInput(
+                f"{folder} was saved with other settings than its config.toml says; restore that file, or start a new "
+                f"run from its parameters with --init {folder}"
+            )
+        if found.stamp.platform != self.stamp.platform:
+            now, before = self.stamp.platform, found.stamp.platform
+            log.warning("the run was saved with %s and goes on with %s: the last digits may differ", before, now)
+        if found.round_index > self.config.rounds:
+            raise BadInput(f"{folder} has {found.round_index} rounds already; set rounds to more than that to go on")
+
+    def _trim(self, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Forget evaluations that took place only because a shorter run ended there."""
+        return [
+            row | {"validation_mase": row["validation_mase"] if self.is_evaluated(row["round"]) else None}
+            for row in history
+        ]
+
+    def is_evaluated(self, round_index: int) -> bool:
+        """Whether a round is followed by an evaluation on the validation part."""
+        return round_index % self.config.eval_every == 0 or round_index == self.config.rounds
+
+    def _warm(self, folder: Path, state: FederationState) -> FederationState:
+        """The state with the params of an earlier run: its shared ones for all, its personal ones for clients it knew.
+
+        What is personal here and was shared there starts from the shared value: so plain FL can be tuned at home.
+        """
+        found = checkpoint.find_newest(folder)
+        there = checkpoint.load_params(found)
+        server = self.engine.server.init(
+            _matching(there, state.server.common["x"], folder), self.task.panel.num_clients
+        )._replace(weight=state.server.weight)
+        personal = {name: rows.copy() for name, rows in state.clients.personal.items()}
+        known = set(found.clients)
+        for row, client in enumerate(self.task.panel.ids):
+            mine = there | checkpoint.load_params(found, client) if client in known else there
+            first = {name: rows[row] for name, rows in personal.items() if client in known or name in there}
+            for name, value in _matching(mine, first, folder).items():
+                personal[name][row] = value
+        num_known = len(known & set(self.task.panel.ids))
+        log.info("starting from %s: shared parameters, and the personal ones of %d clients", folder, num_known)
+        return FederationState(jax.tree.map(np.asarray, server), state.clients._replace(personal=personal))
+
+
+def complete(config: Config) -> Config:
+    """The config, checked, with every optimizer setting filled in from the optimizer's own defaults."""
+    config = Config(**config.model_dump())  # a copy may have been changed without checks
+    values: dict[str, Any] = {}
+    for name, factories, fields in _optimizers(config):
+        defaults = {key: parameter.default for key, parameter in inspect.signature(factories[name]).parameters.items()}
+        for key, field_name in fields.items():
+            given = getattr(config, field_name)
+            if key in defaults:
+                values[field_name] = defaults[key] if given is None else given
+            elif given is not None:
+                known = ", ".join(fields[key] for key in defaults)
+                raise BadInput(f"{field_name} is not a setting of {name}; {name} has {known}")
+    return config.model_copy(update=values)
+
+
+def _build_optimizers(config: Config) -> tuple[ClientOptimizer, ServerOptimizer]:
+    """Client and server optimizer of a complete config."""
+    built = []
+    for name, factories, fields in _optimizers(config):
+        keys = inspect.signature(factories[name]).parameters
+        built.append(factories[name](**{key: getattr(config, fields[key]) for key in keys}))
+    return built[0], built[1]
+
+
+def _optimizers(config: Config) -> list[tuple[str, Mapping[str, Callable[..., Any]], dict[str, str]]]:
+    """(name, factories, config field of each argument) of the client and of the server optimizer."""
+    return [(config.client, CLIENT_OPTIMIZERS, CLIENT_SETTINGS), (config.server, SERVER_OPTIMIZERS, SERVER_SETTINGS)]
+
+
+def _run_name(config: Config, data: str) -> str:
+    """A name for what is computed: equal for a run and its resumption."""
+    fixed = {k: v for k, v in config.model_dump(mode="json").items() if k not in FREE_ON_RESUME}
+    return sha256(f"{sorted(fixed.items())}{data}".encode()).hexdigest()[:16]
+
+
+def _matching(found: Params, wanted: Params, folder: Path) -> Params:
+    """The params of another run, if they fit."""
+    for name, value in wanted.items():
+        if name not in found:
+            raise BadInput(f"--init {folder} has no {name!r} to share; it was trained with another model or partition")
+        if found[name].shape != value.shape:
+            raise BadInput(f"--init {folder}: {name!r} has shape {found[name].shape} there and {value.shape} here")
+    return {name: found[name] for name in wanted}
