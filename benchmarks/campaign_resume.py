@@ -20,8 +20,18 @@ from pathlib import Path
 from rich.progress import track
 
 RUN = [sys.executable, "-m", "plfl", "run"]
-SETTINGS = ["rounds=60", "local_steps=20", "checkpoint_seconds=0", "fraction=0.67", "server=fed_adam", "eval_every=5"]
-SMALL = ["--data", "generated:6?days=30", *(word for setting in SETTINGS for word in ("--set", setting))]
+COMMON = ["rounds=60", "local_steps=20", "checkpoint_seconds=0", "eval_every=5"]
+METHODS = [
+    ["server=fed_adam", "fraction=0.67"],
+    ["server=fed_avg_adaptive", "sync_every=3", "start=own", "reset_moments=false", "client=prox_adam"],
+    ["personal=all", "client=adam_ams", "weights=windows"],
+]
+"""What is run: each trial takes one of these in turn."""
+
+
+def arguments(method: list[str]) -> list[str]:
+    """The command line of a run."""
+    return ["--data", "generated:6?days=30", *(word for setting in [*COMMON, *method] for word in ("--set", setting))]
 
 
 def outcome(folder: Path) -> tuple[dict[str, bytes], list[object], list[list[str]]]:
@@ -40,17 +50,17 @@ def call(*args: str) -> float:
     return time.monotonic() - begun
 
 
-def start_args(folder: Path) -> list[str]:
-    """How a person goes on: resume if there is a checkpoint, else begin again."""
+def start_args(folder: Path, method: list[str]) -> list[str]:
+    """How a person goes on: resume what has a checkpoint; a folder without one can be used again."""
     if any((folder / name / "manifest.json").exists() for name in ("state", "state.new", "state.1")):
         return ["--resume", str(folder)]
-    shutil.rmtree(folder, ignore_errors=True)
-    return [*SMALL, "--out", str(folder)]
+    return [*arguments(method), "--out", str(folder)]
 
 
-def kill(folder: Path, seconds: float) -> bool:
+def kill(folder: Path, method: list[str], seconds: float) -> bool:
     """Start or resume the run and kill it after so many seconds; False if it had ended by then."""
-    process = subprocess.Popen([*RUN, *start_args(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [*RUN, *start_args(folder, method)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(seconds)
     is_running = process.poll() is None
     process.kill()
@@ -59,9 +69,9 @@ def kill(folder: Path, seconds: float) -> bool:
 
 
 def saved_round(folder: Path) -> int:
-    """The round of the newest checkpoint, 0 without one."""
+    """The round of the newest checkpoint, -1 without one."""
     manifest = folder / "state" / "manifest.json"
-    return json.loads(manifest.read_text())["round"] if manifest.exists() else 0
+    return json.loads(manifest.read_text())["round"] if manifest.exists() else -1
 
 
 def main() -> None:
@@ -72,24 +82,27 @@ def main() -> None:
     options = parser.parse_args()
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as root:
-        call(*SMALL, "--out", f"{root}/warm-up")
-        seconds = call(*SMALL, "--out", f"{root}/whole")
-        expected = outcome(Path(root) / "whole")
+        expected, seconds = [], []
+        for number, method in enumerate(METHODS):
+            call(*arguments(method), "--out", f"{root}/warm-up-{number}")
+            seconds.append(call(*arguments(method), "--out", f"{root}/whole-{number}"))
+            expected.append(outcome(Path(root) / f"whole-{number}"))
         equal = kills = 0
         killed_at: list[int] = []
         for trial in track(range(options.trials), description="killing and resuming"):
-            folder = Path(root) / f"trial-{trial}"
-            while not kill(folder, rng.uniform(0.3, 0.95) * seconds):
+            folder, number = Path(root) / f"trial-{trial}", trial % len(METHODS)
+            method = METHODS[number]
+            while not kill(folder, method, rng.uniform(0.2, 0.95) * seconds[number]):
                 shutil.rmtree(folder)  # too late: the moment has to be one at which it runs
             kills += 1
             killed_at.append(saved_round(folder))
             if rng.random() < 0.4:
-                kills += kill(folder, rng.uniform(0.2, 0.8) * seconds)
-            call(*start_args(folder))
-            if outcome(folder) == expected:
+                kills += kill(folder, method, rng.uniform(0.2, 0.8) * seconds[number])
+            call(*start_args(folder, method))
+            if outcome(folder) == expected[number]:
                 equal += 1
             else:
-                print(f"trial {trial} differs (first killed after round {killed_at[-1]})")
+                print(f"trial {trial} ({method}) differs (first killed after round {killed_at[-1]})")
     print(f"{equal} of {options.trials} resumed runs are bit-identical to the uninterrupted one")
     print(f"{kills} kills of a running process; the first of each trial came after rounds {sorted(killed_at)}")
     sys.exit(equal != options.trials)
