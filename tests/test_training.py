@@ -197,7 +197,7 @@ def test_a_run_says_when_no_update_ever_counted(caplog):
         ({"config": Config().model_copy(update={"rounds": 0})}, "rounds = 0"),
         ({"model": (1, 2)}, "a model is plfl.forecast.models.Model"),
         ({"resume": "a", "init": "b"}, "leave out --out and --init"),
-        ({"resume": "nowhere"}, "nowhere is not a folder"),
+        ({"resume": "nowhere"}, "nowhere has no config.toml; is it the folder of a run"),
     ],
 )
 def test_wrong_arguments_are_named(values, message):

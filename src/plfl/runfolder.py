@@ -34,8 +34,6 @@ def create(folder: Path) -> None:
 @contextmanager
 def opened(folder: Path) -> Iterator[None]:
     """Hold the folder's lock and write `log.txt` for as long as the run lasts."""
-    if not folder.is_dir():
-        raise BadInput(f"{folder} is not a folder; give --resume the folder of a run")
     try:
         lock = (folder / ".lock").open("a")
         handler = _QuietFile(folder / "log.txt", encoding="utf-8", delay=True)

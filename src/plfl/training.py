@@ -26,6 +26,7 @@ from plfl.data.panel import Panel
 from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted, RunFailed
 from plfl.federate import checkpoint
+from plfl.federate.checkpoint import Snapshot
 from plfl.federate.devices import prepare
 from plfl.federate.gate import REASONS
 from plfl.federate.round import FederationState, RoundResult
@@ -125,6 +126,8 @@ def _checked(
         )
     if resume is not None and (out is not None or init is not None):
         raise BadInput("--resume goes on in the run's own folder; leave out --out and --init")
+    if resume is not None and not (Path(resume) / "config.toml").is_file():
+        raise BadInput(f"{resume} has no config.toml; is it the folder of a run?")
     given: dict[str, Any] = ({} if data is None else {"data": (GIVEN,)}) | ({} if model is None else {"model": GIVEN})
     if resume is None or config is not None:
         config = (config or Config()).model_copy(update=given)
@@ -236,9 +239,8 @@ class _Run:
         if self.folder is None:
             return
         task, round_index = self.federation.task, len(self.history)
-        checkpoint.save(
-            self.folder,
-            self.federation.engine.fetch(self.state),
+        snapshot = Snapshot(
+            state=self.federation.engine.fetch(self.state),
             ids=task.panel.ids,
             scalers=task.scalers,
             round_index=round_index,
@@ -246,6 +248,7 @@ class _Run:
             seconds=self._seconds(),
             stamp=self.federation.stamp,
         )
+        checkpoint.save(self.folder, snapshot)
         self.saved_round, self.saved_at = round_index, time.perf_counter()
         write_history(self.folder / "rounds.csv", self.history)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from plfl.errors import BadInput
 from plfl.federate import checkpoint
-from plfl.federate.checkpoint import Stamp, file_name, find_newest, load, load_params, save
+from plfl.federate.checkpoint import Snapshot, Stamp, file_name, find_newest, load, load_params, save
 from plfl.storage import read_arrays
 from small import assert_trees_equal, tiny_federation
 
@@ -33,16 +33,7 @@ def state(federation):
 def save_round(folder, federation, state, round_index):
     task = federation.task
     history = [{"round": at} for at in range(1, round_index + 1)]
-    save(
-        folder,
-        state,
-        ids=task.panel.ids,
-        scalers=task.scalers,
-        round_index=round_index,
-        history=history,
-        seconds=2.5,
-        stamp=STAMP,
-    )
+    save(folder, Snapshot(state, task.panel.ids, task.scalers, round_index, history, 2.5, STAMP))
 
 
 def names_in(folder: Path) -> list[str]:

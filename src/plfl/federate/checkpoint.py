@@ -25,7 +25,6 @@ import numpy as np
 from plfl.errors import BadInput, Damaged
 from plfl.federate.params import from_named, to_named
 from plfl.federate.round import FederationState
-from plfl.federate.server import ServerState
 from plfl.forecast.models import Params
 from plfl.forecast.scaling import Scaler
 from plfl.storage import read_arrays, sync_folder, write_arrays, write_json
@@ -62,47 +61,44 @@ class Checkpoint:
     clients: list[str]
 
 
-def save(
-    folder: Path,
-    state: FederationState,
-    *,
-    ids: Sequence[str],
-    scalers: Sequence[Scaler],
-    round_index: int,
-    history: list[dict[str, Any]],
-    seconds: float,
-    stamp: Stamp,
-) -> None:
-    """Save the state after a round (on the host, without padding) as the newest set in a run's folder."""
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that a checkpoint stores."""
+
+    state: FederationState
+    """On the host, without padding."""
+    ids: Sequence[str]
+    scalers: Sequence[Scaler]
+    round_index: int
+    history: list[dict[str, Any]]
+    seconds: float
+    stamp: Stamp
+
+
+def save(folder: Path, snapshot: Snapshot) -> None:
+    """Save the state after a round as the newest set in a run's folder."""
     _finish_rotation(folder)
     try:
-        _write_set(folder / _NEW, state, ids, scalers, round_index, history, seconds, stamp)
+        _write_set(folder / _NEW, snapshot)
     except OSError:
         _finish_rotation(folder)  # gives the room of the unfinished set back
         raise
     _finish_rotation(folder)
 
 
-def _write_set(
-    new: Path,
-    state: FederationState,
-    ids: Sequence[str],
-    scalers: Sequence[Scaler],
-    round_index: int,
-    history: list[dict[str, Any]],
-    seconds: float,
-    stamp: Stamp,
-) -> None:
+def _write_set(new: Path, snapshot: Snapshot) -> None:
     new.mkdir()
     (new / "clients").mkdir()
-    facts = {"format": str(FORMAT), "plfl": stamp.version, "run": stamp.run, "round": str(round_index)}
+    ids, stamp = snapshot.ids, snapshot.stamp
+    facts = {"format": str(FORMAT), "plfl": stamp.version, "run": stamp.run, "round": str(snapshot.round_index)}
     server_file = "server.safetensors"
-    files = {server_file: write_arrays(new / server_file, _server_arrays(state.server), facts)}
-    client_arrays = _rename(to_named(state.clients), "personal/", "")
+    server_arrays = _rename(to_named(snapshot.state.server), "common/x/", "")
+    files = {server_file: write_arrays(new / server_file, server_arrays, facts)}
+    client_arrays = _rename(to_named(snapshot.state.clients), "personal/", "")
 
     def save_client(row: int) -> tuple[str, str]:
         name = f"clients/{file_name(ids[row])}"
-        arrays = {n: rows[row] for n, rows in client_arrays.items()} | scalers[row].as_arrays()
+        arrays = {n: rows[row] for n, rows in client_arrays.items()} | snapshot.scalers[row].as_arrays()
         return name, write_arrays(new / name, arrays, facts | {"client": ids[row]})
 
     with ThreadPoolExecutor(8) as pool:  # waiting for the disk, mostly
@@ -114,11 +110,11 @@ def _write_set(
         "run": stamp.run,
         "data": stamp.data,
         "platform": stamp.platform,
-        "round": round_index,
+        "round": snapshot.round_index,
         "clients": list(ids),
         "files": files,
-        "seconds": seconds,
-        "history": history,
+        "seconds": snapshot.seconds,
+        "history": snapshot.history,
     }
     write_json(new / "manifest.json", manifest | {"sha256": _manifest_digest(manifest)})
 
@@ -188,10 +184,6 @@ def file_name(client: str) -> str:
     if len(name) > 150:
         name = f"{name[:100]}-{hashlib.sha256(client.encode()).hexdigest()[:16]}"
     return f"{name}.safetensors"
-
-
-def _server_arrays(server: ServerState) -> dict[str, np.ndarray]:
-    return _rename(to_named(server), "common/x/", "")
 
 
 def _rename(named: dict[str, np.ndarray], prefix: str, to: str) -> dict[str, np.ndarray]:
