@@ -94,7 +94,10 @@ BAD_INPUT = {
     "claim as number": (["--set", "rounds=true"], "rounds = True: a number or a text is needed, not true"),
     "recipe as setting": (["--set", "recipe=x"], "the recipe is an argument of its own: plfl run x"),
     "two seeds": (["--set", "seed=1", "--seed", "2"], "--seed 2 and --set seed=1 contradict each other"),
-    "endless number": (["--set", "lookback=" + "9" * 400], "lookback is far too long; write a duration such as 3h"),
+    "endless number": (
+        ["--set", "lookback=" + "9" * 400],
+        "lookback is too long or too precise; write a duration such as 3h",
+    ),
     "no list": (["--set", "split=0.5"], "write a list, as in [0.8, 0.1, 0.1]"),
     "huge data": (["--data", "generated:10000000000"], "generated data goes up to 1,000,000 clients"),
     "field as option": (["--rounds", "5"], "--rounds is a config field; write --set rounds=VALUE"),

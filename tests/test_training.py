@@ -121,9 +121,9 @@ def run_task(config):
 
 def test_a_warm_start_from_another_model_is_refused(tmp_path):
     run(small_config(), out=tmp_path / "first")
-    with pytest.raises(BadInput, match=r"--init .*'lstm.* has shape \(16.*\) there and \(20"):
+    with pytest.raises(BadInput, match=r"--init .*'lstm.* is float32 \(16.*\) there and float32 \(20"):
         run(small_config(hidden=5), init=tmp_path / "first")
-    with pytest.raises(BadInput, match=r"has no 'mlp.0.bias' to share; it was trained with another model or partition"):
+    with pytest.raises(BadInput, match=r"has no 'mlp.0.bias' for this; it was trained with another model or partition"):
         run(small_config(personal="none"), init=tmp_path / "first")
 
 
@@ -157,7 +157,8 @@ def test_a_run_killed_before_its_first_round_can_be_resumed(tmp_path):
 
 def test_a_folder_that_a_killed_run_left_empty_can_be_used_again(tmp_path):
     (tmp_path / "run").mkdir()
-    for name in (".lock", "log.txt"):
+    (tmp_path / "run" / "state.new" / "clients").mkdir(parents=True)  # killed while it saved for the first time
+    for name in (".lock", "log.txt", "config.toml"):
         (tmp_path / "run" / name).touch()
     assert run(small_config(rounds=1), out=tmp_path / "run").rounds == 1
 
@@ -197,6 +198,8 @@ def test_a_run_says_when_no_update_ever_counted(caplog):
         ({"config": Config().model_copy(update={"rounds": 0})}, "rounds = 0"),
         ({"model": (1, 2)}, "a model is plfl.forecast.models.Model"),
         ({"resume": "a", "init": "b"}, "leave out --out and --init"),
+        ({"out": "a\0b"}, "cannot be the name of a folder"),
+        ({"init": "x" * 5000}, "cannot be the name of a folder"),
         ({"resume": "nowhere"}, "nowhere has no config.toml; is it the folder of a run"),
     ],
 )
@@ -213,6 +216,45 @@ def test_data_and_models_from_python_are_recorded_as_such(tmp_path):
     assert run(small_config(rounds=2), data=uneven_panel(3), resume=tmp_path / "run").rounds == 2
 
 
+def test_another_model_is_not_resumed(tmp_path):
+    model = Model(init=lambda key: {"w": jnp.zeros(3)}, apply=lambda params, x: x[..., 0] @ params["w"])
+    run(small_config(rounds=1), out=tmp_path / "run")
+    with pytest.raises(BadInput, match="was run with model = lstm_mlp, not given in Python"):
+        run(None, resume=tmp_path / "run", model=model)
+
+
+@pytest.mark.parametrize(
+    ("init", "message"),
+    [
+        (lambda: {}, "the model's init fails"),
+        (lambda key: {}, "flat mapping from names to float arrays"),
+        (lambda key: {"w": jnp.zeros(3, jnp.int32)}, "flat mapping from names to float arrays"),
+        (lambda key: {"head": {"w": jnp.zeros(3)}}, "flat mapping from names to float arrays"),
+        (lambda key: {"scaler.w": jnp.zeros(3)}, "needs another name"),
+    ],
+)
+def test_params_that_cannot_be_used_are_refused(init, message):
+    with pytest.raises(BadInput, match=message):
+        run(small_config(personal="none"), model=Model(init, lambda params, x: x[:, 0, 0]))
+
+
+def test_a_machine_that_is_too_small_is_told_in_one_line(monkeypatch):
+    def too_large(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("plfl.federate.engine.Engine.init", too_large)
+    with pytest.raises(RunFailed, match=r"the machine gave up .*take fewer clients"):
+        run(small_config())
+
+
+def test_an_observer_s_own_error_stays_what_it_is():
+    def fail(progress):
+        raise ConnectionError("dashboard gone")
+
+    with pytest.raises(ConnectionError, match="dashboard gone"):
+        run(small_config(), observer=fail)
+
+
 @pytest.mark.parametrize(
     ("apply", "message"),
     [
@@ -220,7 +262,7 @@ def test_data_and_models_from_python_are_recorded_as_such(tmp_path):
             lambda params, x: x[:, -1, :1],
             r"one forecast per window, shape \(batch,\); for a batch of 3 it gave \(3, 1\)",
         ),
-        (lambda params, x: x @ params["w"], r"cannot be applied to inputs \(batch, 3, 8\)"),
+        (lambda params, x: x @ params["w"], r"apply with inputs \(batch, 3, 8\) fails: dot_general"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(apply, message):

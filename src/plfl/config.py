@@ -2,7 +2,7 @@
 
 A config is a value: build it from a recipe (`plfl.recipes`), from keyword arguments, from a TOML file or from the
 command line's `--set key=value`. Optimizer settings left out (None) take the default of the chosen optimizer's
-factory in `plfl.federate`; `plfl.training.complete` fills them in, so that a stored `config.toml` is complete.
+factory in `plfl.federate`; `plfl.federation.complete` fills them in, so that a stored `config.toml` is complete.
 """
 
 import difflib
@@ -228,7 +228,9 @@ def count_intervals(duration: str, interval: np.timedelta64, what: str) -> int:
         return int(duration)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(min|h|d)", duration)
     if not match or len(match[1]) > _MAX_DIGITS:
-        raise BadInput(f"{what} is far too long; write a duration such as 3h, or a number of intervals such as 12")
+        raise BadInput(
+            f"{what} is too long or too precise; write a duration such as 3h, or a number of intervals such as 12"
+        )
     minutes = float(match[1]) * _UNITS[match[2]]
     step = interval / np.timedelta64(1, "m")
     count = round(minutes / step)

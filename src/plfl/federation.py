@@ -200,7 +200,11 @@ def _matching(found: Params, wanted: Params, folder: Path) -> Params:
     """The params of another run, if they fit."""
     for name, value in wanted.items():
         if name not in found:
-            raise BadInput(f"--init {folder} has no {name!r} to share; it was trained with another model or partition")
-        if found[name].shape != value.shape:
-            raise BadInput(f"--init {folder}: {name!r} has shape {found[name].shape} there and {value.shape} here")
+            raise BadInput(f"--init {folder} has no {name!r} for this; it was trained with another model or partition")
+        if (found[name].shape, found[name].dtype) != (value.shape, value.dtype):
+            raise BadInput(f"--init {folder}: {name!r} is {_kind(found[name])} there and {_kind(value)} here")
     return {name: found[name] for name in wanted}
+
+
+def _kind(value: Any) -> str:
+    return f"{value.dtype} {tuple(value.shape)}"

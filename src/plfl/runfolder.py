@@ -10,7 +10,7 @@ from pathlib import Path
 
 from plfl.errors import BadInput
 
-_OWN = {".lock", "log.txt"}
+_BEFORE_FIRST_CHECKPOINT = {".lock", "log.txt", ".config.toml.tmp", "config.toml", "state.new"}
 """All that a run leaves if it is killed before its first checkpoint."""
 log = logging.getLogger("plfl")
 
@@ -23,12 +23,18 @@ def unused_name(name: str) -> Path:
 def create(folder: Path) -> None:
     """Make a fresh folder for a run; one that holds anything is left alone."""
     try:
-        if folder.exists() and (not folder.is_dir() or any(path.name not in _OWN for path in folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or not _is_unused(folder)):
             raise BadInput(f"{folder} exists and is not empty; choose another --out, or go on with --resume {folder}")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".lock").touch()
     except OSError as error:
         raise BadInput(f"cannot write to {folder} ({error.strerror}); choose another --out") from None
+
+
+def _is_unused(folder: Path) -> bool:
+    """Whether nothing is lost by using the folder: it is empty, or was left before a first checkpoint."""
+    is_saved = any(folder.glob("state*/manifest.json"))
+    return not is_saved and {path.name for path in folder.iterdir()} <= _BEFORE_FIRST_CHECKPOINT
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -88,51 +88,51 @@ def run(
       observer: called after every round.
     """
     started = time.perf_counter()
-    config, folder = _checked(config, data, model, out, resume, init)
-    with ExitStack() as stack:
+    _check_types(config, data)
+    folder, source = _as_folder(out if resume is None else resume), _as_folder(init)
+    if resume is not None and (out is not None or init is not None):
+        raise BadInput("--resume goes on in the run's own folder; leave out --out and --init")
+    given: dict[str, Any] = ({} if data is None else {"data": (GIVEN,)}) | ({} if model is None else {"model": GIVEN})
+    config = config and config.model_copy(update=given)
+    with ExitStack() as stack, _exhaustion_explained():
         if resume is not None and folder is not None:
+            if not (folder / "config.toml").is_file():
+                raise BadInput(f"{folder} has no config.toml; is it the folder of a run?")
             stack.enter_context(runfolder.opened(folder))
-            config = _resumed_config(folder, config)
-        config = complete(config or Config())
+            config = _resumed_config(folder, config, given)
+        config = complete(config or Config(**given))
         devices = prepare(config.device, config.cores, deterministic=config.deterministic)
         task = make_task((load_sources(config.data) if data is None else data).sorted(), config)
         if strict and task.refused:
             client, reason = next(iter(task.refused.items()))
             raise BadInput(f"client {client} cannot take part: {reason} (without --strict it would be left out)")
         federation = Federation(config, task, model, devices)
-        begin = federation.begin(resume, init)
+        begin = federation.begin(folder if resume is not None else None, source)
         if resume is None and folder is not None:
             runfolder.create(folder)
             stack.enter_context(runfolder.opened(folder))
-        training = _Run(federation, folder, observer or (lambda progress: None), started, *begin)
-        with _failures_explained(training):
-            return training.go()
+        return _Run(federation, folder, observer or (lambda progress: None), started, *begin).go()
 
 
-def _checked(
-    config: Config | None,
-    data: Panel | None,
-    model: Model | None,
-    out: str | Path | None,
-    resume: str | Path | None,
-    init: str | Path | None,
-) -> tuple[Config | None, Path | None]:
-    """The config, which says so where data or a model is handed over as an object, and the run's folder."""
+def _check_types(config: object, data: object) -> None:
     if config is not None and not isinstance(config, Config):
         raise BadInput(f"config is a plfl.Config, not a {type(config).__name__}; write plfl.Config(rounds=10), say")
     if data is not None and not isinstance(data, Panel):
         raise BadInput(
             f"data is a plfl.data.panel.Panel (docs/data.md shows how to make one), not a {type(data).__name__}"
         )
-    if resume is not None and (out is not None or init is not None):
-        raise BadInput("--resume goes on in the run's own folder; leave out --out and --init")
-    if resume is not None and not (Path(resume) / "config.toml").is_file():
-        raise BadInput(f"{resume} has no config.toml; is it the folder of a run?")
-    given: dict[str, Any] = ({} if data is None else {"data": (GIVEN,)}) | ({} if model is None else {"model": GIVEN})
-    if resume is None or config is not None:
-        config = (config or Config()).model_copy(update=given)
-    folder = resume if resume is not None else out
-    return config, None if folder is None else Path(folder)
+
+
+def _as_folder(path: str | Path | None) -> Path | None:
+    """A path that the system can look up."""
+    try:
+        folder = None if path is None else Path(path)
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # told where the folder is used
+            if folder is not None:
+                folder.stat()
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(f"{str(path)[:80]!r} cannot be the name of a folder ({error}); choose another") from None
+    return folder
 
 
 @dataclass
@@ -153,13 +153,14 @@ class _Run:
         """All rounds that are left, then the final evaluation and the files."""
         config, engine = self.federation.config, self.federation.engine
         self._announce()
-        if self.folder is not None:
-            write_text(self.folder / "config.toml", config.to_toml())
-        if self.history:
-            self.saved_round, self.saved_at = len(self.history), time.perf_counter()
-        else:
-            self._save()  # from here on the run can be resumed
         with _stop_signals() as stop:
+            if self.folder is not None:
+                with self._writing():
+                    write_text(self.folder / "config.toml", config.to_toml())
+            if self.history:
+                self.saved_round, self.saved_at = len(self.history), time.perf_counter()
+            else:
+                self._save()  # from here on the run can be resumed
             engine.compile(self.state)
             self._observe()
             for round_index in range(len(self.history) + 1, config.rounds + 1):
@@ -248,9 +249,25 @@ class _Run:
             seconds=self._seconds(),
             stamp=self.federation.stamp,
         )
-        checkpoint.save(self.folder, snapshot)
-        self.saved_round, self.saved_at = round_index, time.perf_counter()
-        write_history(self.folder / "rounds.csv", self.history)
+        with self._writing():
+            checkpoint.save(self.folder, snapshot)
+            self.saved_round, self.saved_at = round_index, time.perf_counter()
+            write_history(self.folder / "rounds.csv", self.history)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn what the disk refuses into one line that says what is safe and how to go on."""
+        try:
+            yield
+        except OSError as error:
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            fix = "Make room" if is_full else "Repair that"
+            what = f"cannot write to {self.folder} ({error.strerror or error})"
+            if self.saved_round is None:
+                raise RunFailed(f"{what}; nothing was saved yet. {fix}, then start again") from error
+            raise RunFailed(
+                f"{what}; round {self.saved_round} is safe. {fix}, then go on with: plfl run --resume {self.folder}"
+            ) from error
 
     def _leave(self) -> None:
         if self.folder is None:
@@ -263,8 +280,8 @@ class _Run:
 
     def _finish(self) -> Result:
         task, config = self.federation.task, self.federation.config
-        if self.federation.partition.shared and not any(row["num_accepted"] for row in self.history):
-            log.warning("no update ever counted: the shared parameters are untrained; result.json names the reasons")
+        if not any(row["num_accepted"] for row in self.history):
+            log.warning("no update ever counted, so nothing was learned; result.json names the reasons")
         forecasts = self.federation.engine.predict(self.state, "test")
         clients = score_clients(task, forecasts)
         scores = [client.mase for client in clients if client.mase is not None]
@@ -292,27 +309,27 @@ class _Run:
             folder=str(self.folder) if self.folder else None,
         )
         if self.folder is not None:
-            write_history(self.folder / "rounds.csv", self.history)
-            write_forecasts(self.folder / "forecasts.parquet", task, forecasts)
-            write_result(self.folder / "result.json", result)
-            write_report(self.folder)
+            with self._writing():
+                write_history(self.folder / "rounds.csv", self.history)
+                write_forecasts(self.folder / "forecasts.parquet", task, forecasts)
+                write_result(self.folder / "result.json", result)
+                write_report(self.folder)
             log.info("done: mean test MASE %s", result.mase_mean)
         return result
 
 
-def _resumed_config(folder: Path, config: Config | None) -> Config:
+def _resumed_config(folder: Path, config: Config | None, given: dict[str, Any]) -> Config:
     """The stored config with what may change; anything else that differs is refused."""
     stored = complete(read_config(folder / "config.toml"))
-    if config is None:
-        return stored
-    for name in Config.model_fields:
-        before, now = getattr(stored, name), getattr(config, name)
+    asked = given if config is None else {name: getattr(config, name) for name in Config.model_fields}
+    for name, now in asked.items():
+        before = getattr(stored, name)
         if now not in (before, None) and name not in FREE_ON_RESUME:
             raise BadInput(
                 f"{folder} was run with {name} = {_show(before)}, not {_show(now)}; a resumed run keeps its config "
                 f"(only rounds may grow). Start a new run, from its parameters with --init {folder}"
             )
-    return stored.model_copy(update={name: getattr(config, name) for name in FREE_ON_RESUME})
+    return stored.model_copy(update={name: value for name, value in asked.items() if name in FREE_ON_RESUME})
 
 
 def resumed_with(folder: Path, values: dict[str, Any]) -> Config:
@@ -325,27 +342,16 @@ def _show(value: object) -> str:
 
 
 @contextmanager
-def _failures_explained(training: _Run) -> Iterator[None]:
-    """Turn what the machine refuses into one line that says what is safe and how to go on."""
+def _exhaustion_explained() -> Iterator[None]:
+    """Turn a machine that is too small into one line."""
     try:
         yield
-    except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
-        log.debug("the run failed", exc_info=error)
-        raise RunFailed(_how_to_go_on(training, error)) from error
-
-
-def _how_to_go_on(training: _Run, error: Exception) -> str:
-    folder, saved = training.folder, training.saved_round
-    if isinstance(error, OSError):
-        what = f"cannot write to {folder} ({error.strerror})"
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        fix = "Make room" if is_full else "Repair that"
-    else:
-        what = f"the machine gave up ({str(error).splitlines()[0] if str(error) else 'out of memory'})"
-        fix = "Take fewer clients, a smaller model or a larger machine"
-    if folder is None or saved is None:
-        return f"{what}; nothing was saved. {fix}, then start again"
-    return f"{what}; round {saved} is safe. {fix}, then go on with: plfl run --resume {folder}"
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        what = str(error).splitlines()[0] if str(error) else "out of memory"
+        raise RunFailed(
+            f"the machine gave up ({what}); take fewer clients, a smaller model or a larger machine. What was saved "
+            "before is intact"
+        ) from error
 
 
 @contextmanager

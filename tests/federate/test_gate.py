@@ -50,6 +50,8 @@ KINDS = {
     "nan loss": (lambda r, old: replace(r, loss=float("nan")), "not finite"),
     "text as loss": (lambda r, old: replace(r, loss="low"), "loss is of type str"),
     "no update": (lambda r, old: replace(r, update=None), "not a mapping"),
+    "list as value": (lambda r, old: change(r, r.update[NAME].tolist()), "of type list, not an array"),
+    "infinite weight": (lambda r, old: replace(r, weight=float("inf")), "weight is too large"),
     "array as base": (lambda r, old: replace(r, base=np.zeros(3)), "base is not a text"),
     "fractional round": (lambda r, old: replace(r, round_index=2.0), "round is not a whole number"),
     "stale round": (lambda r, old: replace(r, round_index=r.round_index - 1), "answers round 1, not 2"),
@@ -95,6 +97,13 @@ def test_a_hostile_update_is_named_and_the_model_is_that_of_a_run_without_the_an
     [(at, client, said)] = named
     assert (at, client) == (2, "b999" if kind == "not asked" else HOSTILE)
     assert re.search(reason, said)
+
+
+@pytest.mark.parametrize("rubbish", [None, {"client": HOSTILE}, "reply", 7])
+def test_what_is_not_a_reply_at_all_does_not_end_the_run(rubbish, without):
+    state, named = run_with(lambda reply, old: [rubbish])
+    assert_trees_equal(state, without)
+    assert named == [(2, "?", "it is not a reply")]
 
 
 def test_a_second_answer_in_a_round_never_counts():
@@ -210,3 +219,23 @@ def test_whatever_one_client_sends_the_others_rows_stay_and_all_is_finite(values
     np.testing.assert_array_equal(clean["w"][others], updates["w"][others])
     assert np.isfinite(clean["w"]).all()
     assert (kept[others] == 1).all()
+
+
+def test_personal_parameters_and_scalers_are_never_sent():
+    """Everything that leaves a client, searched for the bytes of every personal tensor and of its scaler."""
+    federation = tiny_federation(rounds=2)
+    sent = []
+
+    def record(replies):
+        sent.extend(replies)
+        return replies
+
+    state = run_loop(federation, make_loop(federation, record))
+    assert {name for reply in sent for name in reply.update} == set(federation.partition.shared)
+    wire = b"".join(np.asarray(value).tobytes() for reply in sent for value in reply.update.values())
+    wire += b"".join(np.float32([reply.weight, reply.loss]).tobytes() for reply in sent)
+    for row in range(5):
+        secrets = [np.asarray(rows[row]) for rows in state.clients.personal.values()]
+        secrets += [np.atleast_1d(value) for value in federation.task.scalers[row].as_arrays().values()]
+        for secret in secrets:
+            assert not any(piece.tobytes() in wire for piece in (secret, secret.ravel()[:2]))

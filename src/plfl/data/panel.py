@@ -15,6 +15,8 @@ import numpy as np
 from plfl.errors import BadInput
 
 DAY = np.timedelta64(1, "D")
+_LARGEST = 1e15
+"""No load, weather or area is larger, and float32 arithmetic still works there."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Panel:
     """The IANA time zone of each client."""
 
     def __post_init__(self) -> None:
-        num_clients, num_times = len(self.ids), np.shape(self.load)[-1]
+        self._check_types()
+        num_clients, num_times = len(self.ids), self.load.shape[-1]
         for what, expected in (
             ("load", (num_clients, num_times)),
             ("covariates", (num_clients, num_times, len(self.covariate_names))),
@@ -52,16 +55,29 @@ class Panel:
             raise BadInput(
                 f"an interval of {self.interval} does not divide a day; resample to 15, 30 or 60 minutes, say"
             )
-        for what, values in (("load", self.load), ("covariates", self.covariates), ("statics", self.statics)):
-            if np.asarray(values).dtype.kind != "f":
-                raise BadInput(f"{what} must be of a floating-point type, not {np.asarray(values).dtype}")
         if len(set(self.ids)) != num_clients:
             twice = next(name for name in self.ids if self.ids.count(name) > 1)
             raise BadInput(f"client id {twice!r} appears twice; every client needs an id of its own")
         for what, values in (("load", self.load), ("covariate", self.covariates), ("static fact", self.statics)):
-            if np.isinf(values).any():
-                client = self.ids[int(np.argwhere(np.isinf(values))[0][0])]
-                raise BadInput(f"a {what} of client {client!r} is infinite; remove the value or leave it empty")
+            is_huge = np.abs(values) > _LARGEST
+            if is_huge.any():
+                client = self.ids[int(np.argwhere(is_huge)[0][0])]
+                raise BadInput(f"a {what} of client {client!r} is infinite or absurdly large; leave it empty (NaN)")
+
+    def _check_types(self) -> None:
+        if not self.ids:
+            raise BadInput("a panel needs at least one client")
+        for what in ("ids", "zones", "covariate_names", "static_names"):
+            if not all(isinstance(text, str) for text in getattr(self, what)):
+                raise BadInput(f"{what} must be texts; write str(...) around numbers")
+        if not isinstance(self.start, np.datetime64) or np.isnat(self.start):
+            raise BadInput("start must be a numpy.datetime64 in UTC, such as numpy.datetime64('2018-01-01T00:00')")
+        if not isinstance(self.interval, np.timedelta64) or np.isnat(self.interval):
+            raise BadInput("interval must be a numpy.timedelta64, such as numpy.timedelta64(15, 'm')")
+        for what, ndim in (("load", 2), ("covariates", 3), ("statics", 2)):
+            values = getattr(self, what)
+            if not isinstance(values, np.ndarray) or values.ndim != ndim or values.dtype.kind != "f":
+                raise BadInput(f"{what} must be a numpy array of floats with {ndim} axes")
 
     @property
     def num_clients(self) -> int:

@@ -180,9 +180,11 @@ def file_name(client: str) -> str:
     >>> file_name("meter 7/A")
     'meter%207%2FA.safetensors'
     """
-    name = quote(client, safe="").replace(".", "%2E") if client.startswith(".") else quote(client, safe="")
+    name = quote(client, safe="", errors="surrogatepass")
+    if name.startswith("."):
+        name = name.replace(".", "%2E")
     if len(name) > 150:
-        name = f"{name[:100]}-{hashlib.sha256(client.encode()).hexdigest()[:16]}"
+        name = f"{name[:100]}-{hashlib.sha256(client.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
     return f"{name}.safetensors"
 
 

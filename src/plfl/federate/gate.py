@@ -90,7 +90,7 @@ class Door:
                 good[reply.client] = reply
                 self.seen[digest(reply.update)] = round_index
             else:
-                bad.append(Quarantined(round_index, str(reply.client), reason))
+                bad.append(Quarantined(round_index, str(getattr(reply, "client", "?")), reason))
         return good, bad
 
     def _fault(self, reply: Reply, cohort: Sequence[str], bases: Mapping[str, str], round_index: int) -> str | None:
@@ -106,8 +106,10 @@ class Door:
             return f"parameter {extra[0]!r} is not shared"
         for name, (shape, dtype) in self.shared.items():
             value = reply.update[name]
-            if getattr(value, "dtype", None) != dtype:
-                return f"{name!r} has dtype {getattr(value, 'dtype', type(value).__name__)}, not {np.dtype(dtype)}"
+            if not isinstance(value, np.ndarray | jax.Array):
+                return f"{name!r} is of type {type(value).__name__}, not an array"
+            if value.dtype != dtype:
+                return f"{name!r} has dtype {value.dtype}, not {np.dtype(dtype)}"
             if tuple(value.shape) != tuple(shape):
                 return f"{name!r} has shape {tuple(value.shape)}, not {tuple(shape)}"
         if digest(reply.update) in self.seen and any(np.any(value) for value in reply.update.values()):
@@ -121,7 +123,9 @@ class Door:
 
 def _type_fault(reply: Any) -> str | None:
     """What is wrong with the kinds of things in a reply; nothing in it can be trusted to be of its type."""
-    if not isinstance(reply.update, Mapping):
+    if not isinstance(reply, Reply):
+        return "it is not a reply"
+    if not isinstance(getattr(reply, "update"), Mapping):  # noqa: B009 (the annotation is a claim)
         return "its update is not a mapping from names to arrays"
     for what in ("client", "run", "base"):
         if not isinstance(getattr(reply, what), str):
@@ -165,7 +169,7 @@ def screen(
         [
             ~has_answered,
             ~is_finite,
-            ~(weights > 0) | ~jnp.isfinite(weights),
+            ~(weights > 0),
             weights > limits.max_weight,
             ~jnp.isfinite(norms) | ((median > 0) & ~(norms / limits.max_norm_ratio <= median)),
         ],

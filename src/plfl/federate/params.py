@@ -30,7 +30,7 @@ def shared_key(seed: int) -> jax.Array:
 
 def client_keys(seed: int, ids: Sequence[str]) -> jax.Array:
     """One key per client (clients,), from the seed and the SHA-256 of its id alone."""
-    hashes = [hashlib.sha256(client.encode()).digest() for client in ids]
+    hashes = [hashlib.sha256(client.encode("utf-8", "surrogatepass")).digest() for client in ids]
     words = np.array([[int.from_bytes(h[k : k + 4], "big") for k in (0, 4, 8, 12)] for h in hashes], np.uint32)
     return _fold_words(jax.random.key(seed), words)
 

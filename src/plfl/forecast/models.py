@@ -7,7 +7,7 @@ your own is another `Model`; hand it to `plfl.run(config, model=...)`, and its n
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -104,25 +104,35 @@ def check_model(model: Model, num_features: int, lookback: int) -> dict[str, jax
     """Shapes of the model's params, after checking that it takes such inputs and gives one forecast per window."""
     if not isinstance(model, Model):
         raise BadInput(f"a model is plfl.forecast.models.Model(init, apply), not a {type(model).__name__}")
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    if not isinstance(params, dict) or not all(hasattr(value, "shape") for value in params.values()):
-        raise BadInput('the model\'s params must be a flat mapping from name to array, such as {"head.weight": ...}')
+    inputs = jax.ShapeDtypeStruct((3, lookback, num_features), jnp.float32)
+    params = _evaluated("init", model.init, jax.random.key(0))
+    is_named = isinstance(params, dict) and all(isinstance(name, str) for name in params)
+    if not params or not is_named or not all(_is_float(value) for value in params.values()):
+        raise BadInput(
+            "the model's params must be a flat mapping from names to float arrays: {'head.weight': ...}, say"
+        )
     if reserved := [name for name in params if "/" in name or name.startswith("scaler.")]:
         raise BadInput(
             f"the model's param {reserved[0]!r} needs another name: without '/', not beginning with 'scaler.'"
         )
-    inputs = jax.ShapeDtypeStruct((3, lookback, num_features), jnp.float32)
-    try:
-        forecasts = jax.eval_shape(model.apply, params, inputs)
-    except (TypeError, ValueError, KeyError) as error:
-        problem = str(error).splitlines()[0]
-        raise BadInput(
-            f"the model cannot be applied to inputs (batch, {lookback}, {num_features}): {problem}"
-        ) from error
+    forecasts = _evaluated(f"apply with inputs (batch, {lookback}, {num_features})", model.apply, params, inputs)
     if getattr(forecasts, "shape", None) != (3,):
         found = getattr(forecasts, "shape", type(forecasts).__name__)
         raise BadInput(f"the model must give one forecast per window, shape (batch,); for a batch of 3 it gave {found}")
     return params
+
+
+def _evaluated(what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Shapes of what a user's function returns; whatever goes wrong in there is told in one line."""
+    try:
+        return jax.eval_shape(function, *args)
+    except Exception as error:
+        problem = (str(error) or type(error).__name__).splitlines()[0]
+        raise BadInput(f"the model's {what} fails: {problem}") from error
+
+
+def _is_float(value: Any) -> bool:
+    return hasattr(value, "shape") and jnp.issubdtype(value.dtype, jnp.floating)
 
 
 MODELS: Mapping[str, Callable[..., Model]] = {"lstm_mlp": lstm_mlp}
