@@ -71,7 +71,11 @@ def run(
     strict: Annotated[bool, typer.Option("--strict", help="Refuse to start if any client cannot take part.")] = False,
     is_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Train and evaluate one federation."""
+    """Train and evaluate one federation.
+
+    RECIPE is the starting point: `paper`, the forecaster and protocol of Bose, Zhang and Kim, if left out. Every
+    setting (docs/config.md) can be changed with --set.
+    """
     values = parse_settings(settings or [])
     if data:
         if "data" in values:
