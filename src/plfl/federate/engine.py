@@ -60,8 +60,6 @@ class Engine:
         self._compiled_round: Any = None
         self._predict = jax.jit(self._predict_all)
 
-    # --- state ---------------------------------------------------------------------------------------------------
-
     def init(self) -> FederationState:
         """The state before the first round."""
         shared, _ = self.training.partition.split(jax.jit(self.training.model.init)(shared_key(self.seed)))
@@ -102,8 +100,6 @@ class Engine:
         )
         return ClientData(series, jax.device_put(task.calendar, self.whole), zone, statics, origins, counts)
 
-    # --- training ------------------------------------------------------------------------------------------------
-
     def compile(self, state: FederationState) -> None:
         """Compile the round ahead of the first one, so that its time can be told apart."""
         if self._compiled_round is None:
@@ -127,8 +123,8 @@ class Engine:
         cohort = jnp.pad(cohort, (0, self.num_rows - self.num_clients))
 
         def train(state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
-            carry = self._train_batched if self.is_batched else self._train_on_cores
-            clients, updates, losses = carry(state, data, keys, cohort, round_index)
+            train_rows = self._train_batched if self.is_batched else self._train_on_cores
+            clients, updates, losses = train_rows(state, data, keys, cohort, round_index)
             return Answers(clients, updates, jnp.asarray(data.num_windows, jnp.float32), cohort, losses)
 
         result = run_round(
@@ -163,11 +159,11 @@ class Engine:
         ) -> tuple[ClientState, Params, jax.Array]:
             asked_first = jnp.argsort(~cohort, stable=True)
             num_rows = cohort.shape[0]
-            shared = self.server.broadcast(state.server, 0)
+            shared = self.server.broadcast(state.server, 0)  # any client's: only names and shapes are used
             updates = {name: jnp.zeros((num_rows, *value.shape), value.dtype) for name, value in shared.items()}
 
             def train_one(k: jax.Array, rows: Any) -> Any:
-                c = asked_first[k]
+                c = asked_first[k]  # counts this core's rows only, and so do state, data and keys in here
                 client = jax.tree.map(lambda a: a[c], rows[0])
                 answer = self._update_row(state.server, client, _row(data, c), keys[c], c, round_index)
                 return jax.tree.map(lambda stack, value: stack.at[c].set(value), rows, answer)
@@ -191,8 +187,6 @@ class Engine:
             lambda a: jnp.zeros((self.num_rows, *a.shape[1:]), a.dtype).at[asked].set(a), (updates, losses)
         )
         return jax.tree.map(lambda stack, a: stack.at[asked].set(a), state.clients, clients), *spread
-
-    # --- evaluation ----------------------------------------------------------------------------------------------
 
     def predict(self, state: FederationState, part: str) -> list[np.ndarray]:
         """Each client's scaled forecasts (windows,) for the windows of a part, from its own params."""
