@@ -60,7 +60,7 @@ class Federation:
         self.num_shared_params = count_params({name: shapes[name] for name in self.partition.shared})
         if too_many := [c for c, num in zip(task.panel.ids, task.num_windows, strict=True) if num > config.max_weight]:
             raise BadInput(
-                f"client {too_many[0]} has more training windows than max_weight = {config.max_weight:g} allows; set a larger one"
+                f"client {too_many[0]} has more windows than max_weight = {config.max_weight:g} allows; set it higher"
             )
         client_optimizer, server_optimizer = _build_optimizers(config)
         training = LocalTraining(
