@@ -1,0 +1,66 @@
+"""Readings: what stands in a file or frame, client by client, before anything is decided about it.
+
+Every reader (tables, ComStock, generated data, a panel given in Python) ends here, and `plfl.data.clean` goes on from
+here, so that every source is checked and gridded by the same code.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from plfl.data.rules import Finding, Place
+
+
+@dataclass(frozen=True)
+class Series:
+    """One client's rows, in the order of the file."""
+
+    id: str
+    stamps: np.ndarray
+    """(rows,) int64 seconds since 1970 on the clock that `Readings.stamp_zone` says."""
+    values: np.ndarray
+    """(rows,) float64 in the source's unit; NaN where the cell is empty."""
+    covariates: np.ndarray
+    """(rows, covariates) float32; NaN where unknown."""
+    statics: np.ndarray
+    """(statics,) float32."""
+    zone: str
+    """The IANA time zone of the meter, for the calendar."""
+    file: str | None = None
+    column: str | None = None
+    """Of the values, where the file has named columns."""
+    rows: np.ndarray | None = None
+    """(rows,) row of the file, from 0; None when they are 0, 1, 2, ..."""
+    has_header: bool = False
+    """Whether the file is text with a header, so that rows have line numbers."""
+
+    def place(self, index: int, time: str | None = None) -> Place:
+        """Where one of the rows is."""
+        row = int(index if self.rows is None else self.rows[index]) + 1
+        return Place(
+            file=self.file,
+            row=row if self.file else None,
+            line=row + 1 if self.has_header else None,
+            column=self.column,
+            client=self.id,
+            time=time,
+        )
+
+
+@dataclass(frozen=True)
+class Readings:
+    """All clients of a source, with what holds for all of them."""
+
+    series: Iterable[Series]
+    """May be lazy: each is read, cleaned and forgotten in turn."""
+    covariate_names: tuple[str, ...] = ()
+    static_names: tuple[str, ...] = ()
+    stamp_zone: str | None = None
+    """The clock of the stamps: an IANA zone (local stamps, with their repeated and skipped hours), or None for UTC."""
+    is_end: bool = False
+    """Whether a stamp marks the end of its interval."""
+    unit: str = "kWh"
+    is_cumulative: bool = False
+    findings: list[Finding] = field(default_factory=list)
+    """About the source as a whole; a lazy source may add to it while it is read."""

@@ -1,0 +1,351 @@
+"""The data doctor's rules: every fault has a code, a meaning and a way out.
+
+1xx is about time, 2xx about values, 3xx about files. A finding is one fault in one place of the data; what it does
+to a run is the rule's level:
+
+error      nothing can be read before it is fixed (raised as `Fault`, a `BadInput`)
+refused    this client is left out of the run, and named
+repaired   the reading is merged, filled or left out, and counted
+noted      nothing changes; worth knowing
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from plfl.errors import BadInput
+
+Level = Literal["error", "refused", "repaired", "noted"]
+LEVELS: tuple[Level, ...] = ("error", "refused", "repaired", "noted")
+"""From the gravest."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of fault."""
+
+    code: str
+    title: str
+    level: Level
+    why: str
+    """What it does to a forecast, and what plfl does about it."""
+    fix: str
+
+
+_ALL = (
+    Rule(
+        "PLF101",
+        "naive timestamps",
+        "error",
+        "The stamps say neither a time zone nor an offset from UTC. Guessing would shift every load against the weather "
+        "and the calendar, and twice a year an hour would be lost or doubled.",
+        "say where the meters are: --set timezone=America/Chicago",
+    ),
+    Rule(
+        "PLF102",
+        "unreadable timestamp",
+        "error",
+        "Stamps are read as ISO 8601 (2018-01-31 13:45). Other forms are never guessed: 01/02/2018 is January or "
+        "February depending on the country.",
+        "write ISO 8601, or say the form: --set 'time_format=%d/%m/%Y %H:%M' (unix or unix_ms for numbers)",
+    ),
+    Rule(
+        "PLF103",
+        "repeated readings",
+        "repaired",
+        "The same reading stands there more than once, with the same value. It counts once.",
+        "nothing has to be done; remove the copies at the source if they surprise you",
+    ),
+    Rule(
+        "PLF104",
+        "conflicting readings",
+        "refused",
+        "One meter has different values for one stamp, and only you know which is right. Often an id column is missing, "
+        "or local time was written without its offset in the night when clocks go back.",
+        "correct the file, or choose: --set duplicates=first (or last, mean)",
+    ),
+    Rule(
+        "PLF105",
+        "short gaps",
+        "repaired",
+        "Readings are missing, for no longer than max_gap at a time. They are interpolated in the inputs of a model; "
+        "a filled value is never a target.",
+        "nothing has to be done; --set max_gap=0 fills none",
+    ),
+    Rule(
+        "PLF106",
+        "long gaps",
+        "noted",
+        "Readings are missing for longer than max_gap. They are never bridged: windows that touch them are dropped.",
+        "nothing has to be done; fill them at the source if you have the readings",
+    ),
+    Rule(
+        "PLF107",
+        "mixed resolution",
+        "repaired",
+        "The length of the intervals changes within the series. The finer part is added up to the coarser one; no energy "
+        "is lost.",
+        "nothing has to be done; export the meter at one resolution to keep the finer one",
+    ),
+    Rule(
+        "PLF108",
+        "irregular timestamps",
+        "refused",
+        "The stamps do not lie on a regular grid whose interval divides a day, so energy cannot be assigned to intervals.",
+        "resample at the source to 15, 30 or 60 minutes",
+    ),
+    Rule(
+        "PLF109",
+        "too short",
+        "refused",
+        "Too few complete windows remain for training, validation and test.",
+        "give the meter a longer history, or set a smaller batch, lookback or horizon",
+    ),
+    Rule(
+        "PLF110",
+        "local times that do not exist",
+        "refused",
+        "Stamps lie in the hour that is skipped when clocks go forward. So they are not in this zone's local time; most "
+        "likely they are in standard time all year.",
+        "say the stamps' own zone: --set stamp_timezone=Etc/GMT+6 (UTC-6; the sign is reversed), beside timezone=...",
+    ),
+    Rule(
+        "PLF111",
+        "no time zone for the calendar",
+        "noted",
+        "The stamps carry an offset, so the times are right, but no zone: time of day and weekday are taken in UTC.",
+        "say where the meters are: --set timezone=America/Chicago",
+    ),
+    Rule(
+        "PLF112",
+        "too coarse",
+        "refused",
+        "The meter is read less often than the others, and energy cannot be split.",
+        "train all meters at its resolution: --set interval=1h",
+    ),
+    Rule(
+        "PLF113",
+        "stamps beside the grid",
+        "repaired",
+        "Stamps are a little early or late (at most a tenth of the interval), as in 00:14:59. They are moved to the "
+        "nearest full interval.",
+        "nothing has to be done",
+    ),
+    Rule(
+        "PLF201",
+        "not a number",
+        "error",
+        "A cell of a numeric column holds text.",
+        "correct the cell, or leave it empty if the reading is missing",
+    ),
+    Rule(
+        "PLF202",
+        "infinite or absurdly large",
+        "refused",
+        "A reading is infinite, or larger than any meter measures (1e15).",
+        "correct the reading, or leave it empty if it is missing",
+    ),
+    Rule(
+        "PLF203",
+        "negative values",
+        "refused",
+        "The meter reads less than nothing. Either it exports (solar, storage), or the values are wrong.",
+        "correct the file, or, if the meter does export: --set allow_export=true",
+    ),
+    Rule(
+        "PLF204",
+        "cumulative register",
+        "refused",
+        "The values only ever rise: this is the meter's counter, not the energy of each interval.",
+        "convert it: --set cumulative=true (or, if it is interval energy after all: --set ignore=PLF204)",
+    ),
+    Rule(
+        "PLF205",
+        "change of unit",
+        "refused",
+        "From one reading to the next all values change by the factor between two units (W, Wh, kWh), and stay there. "
+        "Half of the series is in the wrong unit.",
+        "correct the file from that date on (or, if the load did change like this: --set ignore=PLF205)",
+    ),
+    Rule(
+        "PLF206",
+        "constant",
+        "refused",
+        "The meter always shows the same value: it is stuck, or not connected. It is never trained on, and its error "
+        "relative to persistence is undefined (null).",
+        "check the meter; leave it out of the file",
+    ),
+    Rule(
+        "PLF207",
+        "stuck",
+        "repaired",
+        "The meter shows exactly the same value for two days or more. These readings count as missing.",
+        "check the meter (or, if that is its real load: --set ignore=PLF207)",
+    ),
+    Rule(
+        "PLF208",
+        "register ran backwards",
+        "repaired",
+        "A cumulative register fell: it was reset, rolled over or replaced. The energy of that interval is unknown and "
+        "counts as missing.",
+        "nothing has to be done",
+    ),
+    Rule("PLF301", "empty", "error", "There is nothing to read.", "give a file with a header and readings"),
+    Rule(
+        "PLF302",
+        "column missing",
+        "error",
+        "A table is long (one row per meter and time: unique_id, ds, y) or wide (a time column, then one column per "
+        "meter). Other names are fine once they are said.",
+        "say the names: --set id_column=... --set time_column=... --set load_column=...",
+    ),
+    Rule("PLF303", "row without an id", "error", "A row belongs to no meter.", "fill in the id, or delete the row"),
+    Rule(
+        "PLF304",
+        "decimal comma",
+        "error",
+        "Numbers are written with a comma, as in 1,5.",
+        "say so: --set decimal=,",
+    ),
+    Rule(
+        "PLF305",
+        "unreadable file",
+        "error",
+        "The file is cut off, damaged, compressed, or not what its name says. Tables are UTF-8 CSV (.csv, .txt, .tsv) or "
+        "Parquet (.parquet, .pq).",
+        "write or download it again, as UTF-8 CSV or as Parquet",
+    ),
+    Rule(
+        "PLF306",
+        "byte-order mark",
+        "noted",
+        "The file begins with an invisible mark that some spreadsheets write. It is skipped.",
+        "nothing has to be done; save as UTF-8 without BOM to be rid of it",
+    ),
+    Rule(
+        "PLF307",
+        "column not used",
+        "noted",
+        "A column holds text, so it cannot be an input of a model.",
+        "nothing has to be done; --set covariates=[...] names the columns to use",
+    ),
+    Rule(
+        "PLF308",
+        "file missing",
+        "error",
+        "A file or folder that the data needs is not there.",
+        "check the path, or download it again: plfl data fetch comstock",
+    ),
+    Rule(
+        "PLF309",
+        "two files for one building",
+        "error",
+        "One building id has more than one file, and only you know which is right.",
+        "keep one of them",
+    ),
+    Rule(
+        "PLF310",
+        "fewer buildings than asked",
+        "error",
+        "The folder has fewer buildings of that state than were asked for.",
+        "ask for fewer (buildings=...), or download more: plfl data fetch comstock",
+    ),
+    Rule(
+        "PLF311",
+        "wrong type",
+        "error",
+        "A column has the right name, but its type is not one that can be read as what it should be.",
+        "write the column as numbers (or as timestamps, for time)",
+    ),
+    Rule(
+        "PLF312",
+        "static facts do not match",
+        "error",
+        "The table of static facts needs one row with numbers for each meter of the data.",
+        "add the missing rows, or remove the extra ones",
+    ),
+)
+RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}
+IGNORABLE = ("PLF204", "PLF205", "PLF207")
+"""Judgements that can be wrong; `--set ignore=CODE` overrules them."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the data: as much of it as is known."""
+
+    file: str | None = None
+    row: int | None = None
+    """Data rows are counted from 1; the header of a text file is not one of them."""
+    line: int | None = None
+    """Of a text file."""
+    column: str | None = None
+    client: str | None = None
+    time: str | None = None
+    """Of the reading, as it stands in the data, or in UTC with a Z."""
+
+    def __str__(self) -> str:
+        parts = [
+            self.file and Path(self.file).name,
+            f"line {self.line}" if self.line else self.row and f"row {self.row}",
+            self.column and f"column {self.column!r}",
+            self.client and f"client {self.client}",
+            self.time,
+        ]
+        return ", ".join(str(part) for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule that the data breaks, how often, and where first."""
+
+    code: str
+    count: int
+    place: Place
+    detail: str
+    """One clause about this case, such as: 3 readings from -4.2 kWh on."""
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that is broken."""
+        return RULES[self.code]
+
+    @property
+    def client(self) -> str | None:
+        """The client it is about."""
+        return self.place.client
+
+    def __str__(self) -> str:
+        where = f"{self.place}: " if str(self.place) else ""
+        return f"{self.code} {self.rule.title}: {where}{self.detail}; {self.rule.fix}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "code": self.code,
+            "title": self.rule.title,
+            "level": self.rule.level,
+            "count": self.count,
+            "place": {key: value for key, value in asdict(self.place).items() if value is not None},
+            "detail": self.detail,
+            "fix": self.rule.fix,
+        }
+
+
+class Fault(BadInput):
+    """A finding that nothing can be read before it is fixed."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(str(finding))
+        self.finding = finding
+
+
+def fault(code: str, detail: str, *, count: int = 1, **place: Any) -> Fault:
+    """The exception for a finding of level error, to be raised.
+
+    >>> raise fault("PLF301", "it has no rows", file="meters.csv")
+    Traceback (most recent call last):
+    ...
+    plfl.data.rules.Fault: PLF301 empty: meters.csv: it has no rows; give a file with a header and readings
+    """
+    return Fault(Finding(code, count, Place(**place), detail))
