@@ -3,6 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -46,48 +47,83 @@ FREE_ON_RESUME = {"rounds", "checkpoint_seconds", "device", "cores", "determinis
 log = logging.getLogger("plfl")
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A config with its task and model: how the clients train, and how the server follows them."""
+
+    config: Config
+    task: Task
+    training: LocalTraining
+    server: ServerOptimizer
+    num_params: int
+    num_shared_params: int
+    num_asked: int
+    """Clients in a cohort."""
+
+    @property
+    def limits(self) -> Limits:
+        """What the gate believes."""
+        return Limits(self.config.max_weight, self.config.max_norm_ratio)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether updates are averaged by the clients' windows."""
+        return self.config.weights == "windows"
+
+
+def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
+    """The plan of a complete config."""
+    if too_many := [c for c, num in zip(task.panel.ids, task.num_windows, strict=True) if num > config.max_weight]:
+        raise BadInput(
+            f"client {too_many[0]} has more windows than max_weight = {config.max_weight:g} allows; set it higher"
+        )
+    model = model or make_model(config.model, task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp)
+    shapes = check_model(model, task.num_features, task.lookback)
+    partition = make_partition(shapes, config.personal)
+    client_optimizer, server_optimizer = _build_optimizers(config)
+    training = LocalTraining(
+        model=model,
+        loss=squared_error,
+        partition=partition,
+        optimizer=client_optimizer,
+        lookback=task.lookback,
+        horizon=task.horizon,
+        local_steps=config.local_steps,
+        batch=config.batch,
+        starts_own=config.start == "own",
+        keeps_moments=not config.reset_moments,
+    )
+    return Plan(
+        config=config,
+        task=task,
+        training=training,
+        server=server_optimizer,
+        num_params=count_params(shapes),
+        num_shared_params=count_params({name: shapes[name] for name in partition.shared}),
+        num_asked=cohort_size(config.fraction, task.panel.num_clients),
+    )
+
+
 class Federation:
-    """A config with its data, method and engine: everything but the state."""
+    """A plan on some devices: everything but the state."""
 
     def __init__(self, config: Config, task: Task, model: Model | None, devices: Sequence[jax.Device]) -> None:
-        self.config, self.task = config, task
-        self.model = model or make_model(
-            config.model, task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp
-        )
-        shapes = check_model(self.model, task.num_features, task.lookback)
-        self.partition = make_partition(shapes, config.personal)
-        self.num_params = count_params(shapes)
-        self.num_shared_params = count_params({name: shapes[name] for name in self.partition.shared})
-        if too_many := [c for c, num in zip(task.panel.ids, task.num_windows, strict=True) if num > config.max_weight]:
-            raise BadInput(
-                f"client {too_many[0]} has more windows than max_weight = {config.max_weight:g} allows; set it higher"
-            )
-        client_optimizer, server_optimizer = _build_optimizers(config)
-        training = LocalTraining(
-            model=self.model,
-            loss=squared_error,
-            partition=self.partition,
-            optimizer=client_optimizer,
-            lookback=task.lookback,
-            horizon=task.horizon,
-            local_steps=config.local_steps,
-            batch=config.batch,
-            starts_own=config.start == "own",
-            keeps_moments=not config.reset_moments,
-        )
-        self.num_asked = cohort_size(config.fraction, task.panel.num_clients)
+        self.plan = make_plan(config, task, model)
+        self.config, self.task, self.partition = config, task, self.plan.training.partition
+        self.num_params, self.num_shared_params = self.plan.num_params, self.plan.num_shared_params
+        self.num_asked = self.plan.num_asked
         self.engine = Engine(
             task,
-            training,
-            server_optimizer,
+            self.plan.training,
+            self.plan.server,
             devices,
             seed=config.seed,
-            num_asked=self.num_asked,
-            limits=Limits(config.max_weight, config.max_norm_ratio),
-            is_weighted=config.weights == "windows",
+            num_asked=self.plan.num_asked,
+            limits=self.plan.limits,
+            is_weighted=self.plan.is_weighted,
         )
         data = task.panel.fingerprint()
-        platform = f"jax {jax.__version__} on {self.engine.mesh.size} {devices[0].platform} devices"
+        platform = f"jax {jax.__version__} on {self.engine.rows.mesh.size} {devices[0].platform} devices"
         self.stamp = Stamp(run=_run_name(config, data), version=__version__, data=data, platform=platform)
 
     def begin(

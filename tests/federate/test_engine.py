@@ -64,7 +64,7 @@ def test_batched_training_equals_training_core_by_core():
     federation = tiny_federation(fraction=0.6, server="fed_avg_adaptive")
     expected = run_engine(federation)
     batched = tiny_federation(fraction=0.6, server="fed_avg_adaptive")
-    batched.engine.is_batched = True
+    batched.engine.rows.is_batched = True
     assert_trees_close(run_engine(batched), expected)
 
 
