@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-fast test-e2e lint format bench campaign-resume docs build constraints clean
+.PHONY: help install run test test-fast test-e2e lint format bench campaign-resume campaign-fuzz benchmark-data docs build constraints clean
 
 help:  ## List the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -42,12 +42,20 @@ format: install  ## Format the code
 bench: install  ## Speed and memory on this machine
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/data.py
 
 campaign-resume: install  ## Kill a run at 50 random moments and resume it
 	$(BIN)/python benchmarks/campaign_resume.py
 
+campaign-fuzz: install  ## Feed 100,000 broken files and tables to the reader and the doctor
+	$(BIN)/python benchmarks/campaign_fuzz.py
+
+benchmark-data: install  ## Simulate the bundled buildings anew with EnergyPlus (a quarter of an hour)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[simulate]'
+	$(BIN)/python tools/benchmark/make.py --out src/plfl/data/benchmark
+
 docs: install  ## Write the pages that are made from the code
-	$(BIN)/python tools/config_page.py
+	$(BIN)/python tools/pages.py
 
 build: install  ## Build the wheel
 	$(BIN)/python -m build --wheel

@@ -61,7 +61,7 @@ BAD_INPUT = {
     "batch": (["--set", "batch=9999"], "fewer than batch = 9999; give it a longer history, or set a smaller batch"),
     "pattern": (["--set", "personal=mpl.*"], "personal pattern 'mpl.*' matches no parameter; the model has lstm."),
     "no clients": (["--data", "generated:0"], "generated:0 has no clients; ask for at least 1"),
-    "unknown data": (["--data", "meters.xlsx"], "unknown data source 'meters.xlsx'; known kinds: generated"),
+    "unknown data": (["--data", "meters.xlsx"], "unknown data source 'meters.xlsx'; a source is the path of a CSV"),
     "data option": (["--data", "generated:2?day=9"], "unknown option 'day' in 'generated:2?day=9'; known: days"),
     "too short": (
         ["--data", "generated:2?days=1", "--set", "horizon=5h"],
@@ -229,9 +229,19 @@ def test_the_command_line_is_frozen():
     found = {
         name: sorted(o for p in c.params for o in p.opts if o.startswith("-")) for name, c in group.commands.items()
     }
-    assert found == {
+    nested = {
+        f"data {name}": sorted(o for p in c.params for o in p.opts if o.startswith("-"))
+        for name, c in group.commands["data"].commands.items()
+    }
+    del found["data"]
+    assert found | nested == {
         "run": ["--data", "--init", "--json", "--out", "--resume", "--seed", "--set", "--strict"],
         "report": ["--json"],
+        "check": ["--explain", "--json", "--set"],
+        "data list": ["--json"],
+        "data fetch": sorted(
+            ["--state", "--buildings", "--out", "--upgrade", "--release", "--seed", "--workers", "--url", "--json"]
+        ),
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from plfl.config import Config
+from plfl.data.rules import RULES
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "plfl"
@@ -16,9 +17,10 @@ LAYERS = [
     {"config", "storage"},
     {"data", "recipes"},
     {"forecast"},
-    {"federate", "report", "runfolder"},
+    {"federate", "report", "runfolder", "doctor"},
     {"results", "federation"},
     {"training"},
+    {"study"},
     {"terminal"},
     {"cli", "__init__"},
     {"__main__"},
@@ -67,6 +69,12 @@ def test_no_pickle_no_bare_except_no_print():
         assert not re.search(
             r"\bpickle\b|except:|\bprint\(", re.sub(r"(output|errors)\.print", "", path.read_text())
         ), path
+
+
+def test_every_rule_is_documented_and_the_page_is_current():
+    page = (ROOT / "docs" / "checks.md").read_text()
+    for rule in RULES.values():
+        assert f"### {rule.code} {rule.title} ({rule.level})\n\n{rule.why}\n\nFix: {rule.fix}.\n" in page, rule.code
 
 
 def test_every_config_field_is_documented_and_the_page_is_current():

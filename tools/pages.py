@@ -1,9 +1,29 @@
-"""Write docs/config.md from the config itself: `make docs`."""
+"""Write docs/config.md and docs/checks.md from the code itself: `make docs`."""
 
 from pathlib import Path
 
 from plfl.config import Config
+from plfl.data.rules import LEVELS, RULES
 
+DOCS = Path(__file__).parents[1] / "docs"
+CHECKS_HEAD = """# What the data doctor checks
+
+`plfl check FILE` examines data before anything is trained, and every run examines its data in the same way. Each rule
+has a code; `plfl check --explain PLF101` shows its entry below. Codes that begin with 1 are about time, with 2 about
+values, with 3 about files. What a finding does to a run is its level:
+
+| level | effect |
+|---|---|
+| error | nothing can be read before it is fixed; exit status 2 |
+| refused | the client is left out of the run and named; with `--strict`, or if no client remains, exit status 2 |
+| repaired | the readings are merged, filled or left out, and counted |
+| noted | nothing changes |
+
+`plfl check` ends with status 2 if there is an error or a refused client, else with 0; `--json` gives every finding with
+its count and first place (file, row, line, column, client, time). Findings also stand in a run's `result.json` and
+report. Judgements that can be wrong are overruled by `--set ignore=CODE` (PLF204, PLF205, PLF207). This page is made by
+`make docs`.
+"""
 HEAD = """# Config fields
 
 Every field of `plfl.Config`, for `--set key=value` on the command line, keyword arguments in Python and `config.toml`
@@ -42,6 +62,12 @@ def field_rows() -> list[str]:
     return rows
 
 
+def rule_sections() -> list[str]:
+    """Each rule, the families in order."""
+    assert {rule.level for rule in RULES.values()} <= set(LEVELS)
+    return [f"\n### {r.code} {r.title} ({r.level})\n\n{r.why}\n\nFix: {r.fix}.\n" for r in RULES.values()]
+
+
 if __name__ == "__main__":
-    page = Path(__file__).parents[1] / "docs" / "config.md"
-    page.write_text("".join([HEAD, *optimizer_rows(), *field_rows()]))
+    (DOCS / "config.md").write_text("".join([HEAD, *optimizer_rows(), *field_rows()]))
+    (DOCS / "checks.md").write_text("".join([CHECKS_HEAD, *rule_sections()]))

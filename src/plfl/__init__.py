@@ -1,9 +1,11 @@
 """plfl: personalized federated learning for electric load forecasting.
 
-`run(config)` trains and evaluates one federation; `Config` holds every setting; `plfl --help` is the command line.
+`run(config)` trains and evaluates one federation; `Config` holds every setting; `examine(data, config)` is the data
+doctor; `plfl --help` is the command line.
 Importing this package is cheap: JAX is loaded when something is trained.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from plfl._version import __version__
@@ -11,19 +13,15 @@ from plfl.config import Config
 from plfl.errors import BadInput, PlflError
 
 if TYPE_CHECKING:
+    from plfl.doctor import examine
     from plfl.results import Result
     from plfl.training import run
 
-__all__ = ["BadInput", "Config", "PlflError", "Result", "__version__", "run"]
+__all__ = ["BadInput", "Config", "PlflError", "Result", "__version__", "examine", "run"]
+_LAZY = {"run": "plfl.training", "Result": "plfl.results", "examine": "plfl.doctor"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "run":
-        from plfl.training import run
-
-        return run
-    if name == "Result":
-        from plfl.results import Result
-
-        return Result
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'plfl' has no attribute {name!r}")

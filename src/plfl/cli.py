@@ -4,10 +4,12 @@ With `--json`, one JSON object goes to standard output and everything else to st
 by the commands that train.
 """
 
+import difflib
 import json
 import logging
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -19,7 +21,17 @@ from plfl._version import __version__
 from plfl.config import Config, parse_settings
 from plfl.errors import BadInput, PlflError
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
-from plfl.terminal import ProgressBar, errors, print_summary, status
+from plfl.terminal import (
+    DownloadBar,
+    ProgressBar,
+    errors,
+    print_diagnosis,
+    print_fetched,
+    print_rules,
+    print_sets,
+    print_summary,
+    status,
+)
 
 app = typer.Typer(
     name="plfl",
@@ -29,6 +41,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+
+data_app = typer.Typer(help="What data there is, and how to get more.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
 
 
 def _show_version(is_asked: bool) -> None:
@@ -55,7 +70,7 @@ def run(
         str | None, typer.Argument(help=f"Where to start from: {', '.join(RECIPES)}; {DEFAULT_RECIPE} if left out.")
     ] = None,
     data: Annotated[
-        list[str] | None, typer.Option(help="Data source, such as generated:12?days=90; may be repeated.")
+        list[str] | None, typer.Option(help="Data source: bundled:CA, a CSV or Parquet file, ...; may be repeated.")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a config field; may be repeated.")
@@ -112,6 +127,118 @@ def report(
     typer.echo(json.dumps({"report": str(path)}) if is_json else f"Report: {path}")
 
 
+@app.command(
+    epilog="Examples: `plfl check meters.csv --set timezone=America/Chicago` · `plfl check bundled:CA --json` · "
+    "`plfl check --explain PLF101`"
+)
+def check(
+    sources: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE]...", help="Files, or other data sources such as bundled:CA.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a config field; may be repeated.")
+    ] = None,
+    explain: Annotated[str | None, typer.Option(metavar="CODE", help="Say what a rule means, or `all` rules.")] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="Print what was found as one JSON object.")] = False,
+) -> None:
+    """Examine data: what is wrong, where, and how to fix it.
+
+    Exit status 2 if anything cannot be read or a client would be left out of a run, else 0.
+    """
+    if explain is not None:
+        _explain(explain, is_json=is_json)
+        return
+    if not sources:
+        raise BadInput("nothing to check; write plfl check meters.csv, or plfl check --explain PLF101")
+    values = parse_settings(settings or [])
+    from plfl.doctor import examine
+
+    with status("reading ..."):
+        diagnosis = examine(sources, Config(**values))
+    if is_json:
+        typer.echo(json.dumps(diagnosis.to_dict(), allow_nan=False))
+    else:
+        print_diagnosis(diagnosis)
+    if not diagnosis.is_usable:
+        raise typer.Exit(2)
+
+
+@data_app.command("list", epilog="Examples: `plfl data list` · `plfl data list data/comstock --json`")
+def list_data(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Folders in ComStock's layout, to list as well.")
+    ] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="Print the list as one JSON object.")] = False,
+) -> None:
+    """Show the data sets that come with plfl, and those in folders of yours."""
+    from plfl.data import bundled
+
+    sets = bundled.list_data(folders or [])
+    if is_json:
+        typer.echo(json.dumps({"sets": sets}))
+    else:
+        print_sets(sets)
+
+
+@data_app.command(
+    "fetch",
+    epilog="Examples: `plfl data fetch comstock --state CA --buildings 12` · "
+    "`plfl data fetch comstock --state IL --buildings paper --out data/comstock`",
+)
+def fetch(
+    what: Annotated[str, typer.Argument(metavar="comstock", help="The collection to download from.")],
+    state: Annotated[str, typer.Option(help="Two letters, such as CA.")],
+    buildings: Annotated[
+        str, typer.Option(help="How many (chosen by --seed), ids with commas between, or `paper` for the authors'.")
+    ] = "12",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to put it; what is there already is kept.")] = Path(
+        "data/comstock"
+    ),
+    upgrade: Annotated[int | None, typer.Option(help="ComStock's upgrade package; 0, or 10 for `paper`.")] = None,
+    release: Annotated[str | None, typer.Option(help="Such as 2023/comstock_amy2018_release_1.")] = None,
+    seed: Annotated[int, typer.Option(help="Which buildings a number of them means.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Downloads at a time.")] = 8,
+    url: Annotated[str | None, typer.Option(help="A mirror of the data lake.")] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="Print what was downloaded as one JSON object.")] = False,
+) -> None:
+    """Download buildings, their metadata and weather; run it again to go on after an interruption."""
+    if what != "comstock":
+        raise BadInput(f"{what!r} cannot be downloaded; write plfl data fetch comstock --state {state}")
+    from plfl.data.fetch import BASE_URL, DEFAULT_RELEASE, fetch_comstock
+
+    with DownloadBar() as bar:
+        result = fetch_comstock(
+            out,
+            state=state,
+            buildings=buildings,
+            upgrade=upgrade,
+            release=release or DEFAULT_RELEASE,
+            base_url=url or BASE_URL,
+            seed=seed,
+            workers=workers,
+            observer=bar.show,
+        )
+    if is_json:
+        typer.echo(json.dumps(result.to_dict()))
+    else:
+        print_fetched(result)
+
+
+def _explain(code: str, *, is_json: bool) -> None:
+    from plfl.data.rules import RULES
+
+    asked = code.strip().upper()
+    if asked != "ALL" and asked not in RULES:
+        near = difflib.get_close_matches(asked, RULES, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise BadInput(f"there is no rule {code!r}; {hint}plfl check --explain all lists them")
+    chosen = list(RULES.values()) if asked == "ALL" else [RULES[asked]]
+    if is_json:
+        typer.echo(json.dumps({"rules": [asdict(rule) for rule in chosen]}))
+    else:
+        print_rules(chosen)
+
+
 def main() -> None:
     """Run the command line; a known error is one line on standard error, never a traceback."""
     handler = RichHandler(console=errors, show_time=False, show_path=False, markup=False)
@@ -119,7 +246,8 @@ def main() -> None:
     logging.getLogger("plfl").addHandler(handler)
     logging.getLogger("plfl").setLevel(logging.INFO)
     try:
-        app(standalone_mode=False)
+        if exit_status := app(standalone_mode=False):
+            sys.exit(exit_status)
     except PlflError as error:
         _leave(str(error), error.exit_status)
     except click.NoSuchOption as error:

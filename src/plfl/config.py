@@ -21,6 +21,23 @@ from plfl.errors import BadInput
 PERSONAL_ALIASES: dict[str, tuple[str, ...]] = {"none": (), "mlp": ("mlp.*",), "all": ("*",)}
 GIVEN = "given in Python"
 """Stands in a stored config for data or a model that was handed to `plfl.run` as an object."""
+IGNORABLE = ("PLF204", "PLF205", "PLF207")
+"""Judgements of the data doctor that can be wrong, so that `ignore` overrules them."""
+TABLE_FIELDS = (
+    *("timezone", "stamp_timezone", "stamps", "time_format", "unit", "cumulative", "interval", "duplicates"),
+    *(
+        "allow_export",
+        "ignore",
+        "layout",
+        "id_column",
+        "time_column",
+        "load_column",
+        "covariates",
+        "statics",
+        "decimal",
+    ),
+)
+"""Config fields that say how a table is read; they may also stand behind a table's path, as in meters.csv?unit=Wh."""
 _MAX_DIGITS = 9
 _UNITS = {"min": 1, "h": 60, "d": 24 * 60}
 
@@ -65,8 +82,8 @@ class Config(BaseModel):
 
     recipe: str = "paper"
     """The recipe that this config began as."""
-    data: Strings = ("generated:12",)
-    """Data sources, such as generated:12."""
+    data: Strings = ("bundled:CA",)
+    """Data sources: bundled:CA, generated:12, comstock:DIR?state=CA, or the path of a CSV or Parquet file."""
     seed: int = Field(0, ge=0, lt=2**32)
     """The one seed of training; every random number in it derives from this one."""
 
@@ -87,6 +104,41 @@ class Config(BaseModel):
     """Pretend that only so many days before the test part exist; all of them when left out."""
     max_gap: DurationOrZero = "1h"
     """Gaps up to this long are filled in the inputs (0 fills none); windows that touch a longer one are dropped."""
+
+    timezone: str | None = None
+    """Tables: the IANA time zone of the meters, such as America/Chicago; needed where stamps carry no offset."""
+    stamp_timezone: str | None = None
+    """Tables: the zone of the stamps, where it is not the meters' own, such as Etc/GMT+6 for standard time all year."""
+    stamps: Literal["start", "end"] = "start"
+    """Tables: whether a stamp marks the start or the end of its interval."""
+    time_format: str | None = None
+    """Tables: how stamps are written, as in strptime (or unix, unix_ms); ISO 8601 when left out."""
+    unit: Literal["Wh", "kWh", "MWh", "W", "kW", "MW"] = "kWh"
+    """Tables: unit of the readings; W, kW and MW are mean power over the interval."""
+    cumulative: bool = False
+    """Tables: readings are a register that counts up, not the energy of each interval."""
+    interval: Duration | None = None
+    """Resample to this interval, such as 1h; what most meters have when left out."""
+    duplicates: Literal["refuse", "first", "last", "mean"] = "refuse"
+    """Tables: which of several values for one stamp counts."""
+    allow_export: bool = False
+    """Whether negative readings are right, as with solar."""
+    ignore: Strings = ()
+    """Rules of the data doctor to overrule, such as PLF205."""
+    layout: Literal["auto", "long", "wide"] = "auto"
+    """Tables: a row per meter and time, or a column per meter."""
+    id_column: str = "unique_id"
+    """Tables: the column with the meters' ids."""
+    time_column: str = "ds"
+    """Tables: the column with the stamps."""
+    load_column: str = "y"
+    """Tables: the column with the readings of a long table."""
+    covariates: Strings | None = None
+    """Tables: columns to use as covariates; all other numeric ones when left out."""
+    statics: str | None = None
+    """Tables: path of a table with a row of facts per meter, such as areas in m2 (and timezone, if meters differ)."""
+    decimal: Literal[".", ","] = "."
+    """Tables: the decimal mark of text files."""
 
     personal: Patterns = ("mlp.*",)
     """Parameters that stay at the client, by shell-style patterns; none, mlp, all stand for [], ["mlp.*"], ["*"]."""
@@ -159,6 +211,13 @@ class Config(BaseModel):
     def _check_split(self) -> Self:
         if abs(sum(self.split) - 1) > 1e-9:
             raise ValueError(f"split {list(self.split)} must add up to 1, as in [0.8, 0.1, 0.1]")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ignored(self) -> Self:
+        for code in self.ignore:
+            if code not in IGNORABLE:
+                raise ValueError(f"ignore = {code!r}: only {', '.join(IGNORABLE)} are judgements that can be overruled")
         return self
 
     if not TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from plfl.forecast.baselines import REPEATS, repeat
-from plfl.forecast.metrics import mae, mase, mase_insample, mean_defined
+from plfl.forecast.metrics import mae, mase, mase_insample, mean_defined, median_defined, nrmse, rmse
 from plfl.forecast.windows import Task
 from plfl.storage import put_in_place, write_json, write_text
 
@@ -25,6 +26,10 @@ class ClientResult:
     mase_insample: float | None
     mae: float | None
     """kWh per interval."""
+    rmse: float | None
+    """kWh per interval."""
+    nrmse: float | None
+    """Relative to the mean absolute load of the test part."""
     baseline_mase: dict[str, float | None]
     num_windows: int
     """Training windows."""
@@ -39,6 +44,7 @@ class Result:
     seed: int
     clients: list[ClientResult]
     mase_mean: float | None
+    mase_median: float | None
     mase_worst: float | None
     num_losing_to_persistence: int
     num_params: int
@@ -54,6 +60,8 @@ class Result:
     versions: dict[str, str]
     data_fingerprint: str
     interval_minutes: float
+    findings: list[dict[str, Any]]
+    """What the data doctor found."""
     quarantined: list[dict[str, Any]]
     history: list[dict[str, Any]] = field(repr=False)
     folder: str | None = None
@@ -78,10 +86,21 @@ def score_clients(task: Task, forecasts: list[np.ndarray]) -> list[ClientResult]
     """Every client's test errors, in the order of ids; refused clients are listed with the reason."""
     scored = [_score_client(task, row, forecast) for row, forecast in enumerate(forecasts)]
     refused = [
-        ClientResult(client, None, None, None, dict.fromkeys(REPEATS), 0, f"left out: {reason}")
-        for client, reason in task.refused.items()
+        ClientResult(client, None, None, None, None, None, dict.fromkeys(REPEATS), 0, f"left out: {finding.reason}")
+        for client, finding in task.refused.items()
     ]
     return sorted(scored + refused, key=lambda client: client.id)
+
+
+def summarize(clients: Sequence[ClientResult]) -> dict[str, Any]:
+    """The paper's MASE over the clients that have one: mean, median, worst, and how many lose to persistence."""
+    scores = [client.mase for client in clients if client.mase is not None]
+    return {
+        "mase_mean": mean_defined(scores),
+        "mase_median": median_defined(scores),
+        "mase_worst": max(scores, default=None),
+        "num_losing_to_persistence": sum(score > 1 for score in scores),
+    }
 
 
 def _score(task: Task, row: int, part: str, scaled: np.ndarray) -> tuple[float | None, np.ndarray, np.ndarray]:
@@ -107,6 +126,8 @@ def _score_client(task: Task, row: int, scaled: np.ndarray) -> ClientResult:
         mase=value,
         mase_insample=mase_insample(actual, forecast, load[begin:validation], steps_per_day),
         mae=mae(actual, forecast),
+        rmse=rmse(actual, forecast),
+        nrmse=nrmse(actual, forecast),
         baseline_mase=baselines,
         num_windows=int(task.num_windows[row]),
         note="" if value is not None else _why_undefined(actual, load[origins], forecast),

@@ -9,6 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 
 if TYPE_CHECKING:
+    from plfl.data.fetch import FetchResult
+    from plfl.data.fetch import Progress as Download
+    from plfl.data.rules import Rule
+    from plfl.doctor import Diagnosis
     from plfl.results import Result
     from plfl.training import Progress
 
@@ -58,6 +62,71 @@ class ProgressBar:
             errors.print(f"{at} · {text}")
 
 
+class DownloadBar:
+    """Files, bytes and what is being fetched: a live bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
+
+        self.bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[figures]}"),
+            TransferSpeedColumn(),
+            console=errors,
+            disable=not errors.is_terminal,
+        )
+        self.task = self.bar.add_task("asking the server", total=None, figures="")
+        self.last_line = 0.0
+
+    def __enter__(self) -> "DownloadBar":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def show(self, progress: "Download") -> None:
+        """Called while files come in."""
+        at = f"{progress.num_done}/{progress.num_files} files"
+        text = f"{progress.num_bytes / 1e6:,.1f} MB"
+        self.bar.update(self.task, description=at, completed=progress.num_bytes, figures=text)
+        if not errors.is_terminal and time.monotonic() - self.last_line > _LINE_SECONDS:
+            self.last_line = time.monotonic()
+            errors.print(f"{at} · {text}")
+
+
+def print_fetched(result: "FetchResult") -> None:
+    """What was downloaded, and how to use it."""
+    there = f", {result.num_files - result.num_fetched} were there" if result.num_files > result.num_fetched else ""
+    output.print(
+        f"{len(result.ids)} buildings of {result.state} in {result.folder}: {result.num_fetched} files fetched{there}, "
+        f"{result.num_bytes / 1e6:,.1f} MB in all",
+        markup=False,
+        soft_wrap=True,
+    )
+    if result.replaced:
+        output.print(f"{len(result.replaced)} buildings have no time series; others were taken in their place.")
+    output.print(f"Use it: plfl run --data '{result.source}'", markup=False, soft_wrap=True)
+
+
+def print_sets(sets: Sequence[dict[str, Any]]) -> None:
+    """Data sets: name, clients, rows and interval."""
+    from rich.table import Table
+
+    table = Table()
+    table.add_column("data set", overflow="fold")
+    for name in ("clients", "rows", "interval"):
+        table.add_column(name, justify="right")
+    for one in sets:
+        table.add_row(escape(one["name"]), f"{one['num_clients']:,}", f"{one['num_rows']:,}", one["interval"])
+    output.print(table)
+    for inputs in {", ".join(one["inputs"]) for one in sets}:
+        output.print(f"Each has {inputs}.")
+    output.print("Use one: plfl run --data bundled:NY · more: plfl data fetch comstock --help")
+
+
 def print_summary(result: "Result") -> None:
     """Who gained and who lost, per client and on average; of many clients, the worst."""
     from rich.table import Table
@@ -91,6 +160,53 @@ def print_summary(result: "Result") -> None:
     if result.quarantined:
         output.print(f"{len(result.quarantined)} updates did not count; see result.json.")
     output.print(f"Report: {escape(str(result.folder))}/report.html", soft_wrap=True)
+
+
+def print_diagnosis(diagnosis: "Diagnosis") -> None:
+    """What the doctor found: the data in one line, a table of faults, and the way out of each."""
+    from rich.table import Table
+
+    output.print(f"{', '.join(diagnosis.sources)}: {_describe(diagnosis)}", markup=False, soft_wrap=True)
+    if not diagnosis.findings:
+        output.print("Nothing found.")
+        return
+    table = Table()
+    for name in ("code", "fault", "effect"):
+        table.add_column(name)
+    for name in ("count", "clients"):
+        table.add_column(name, justify="right")
+    groups = diagnosis.groups()
+    for group in groups:
+        rule, clients = group.first.rule, f"{group.num_clients:,}" if group.num_clients else ""
+        level = f"[red]{rule.level}[/red]" if rule.level in ("error", "refused") else rule.level
+        table.add_row(rule.code, rule.title, level, f"{group.count:,}", clients)
+    output.print(table)
+    for group in groups:
+        first = group.first
+        output.print(f"{first.code} first at {first.place}: {first.detail}", markup=False, soft_wrap=True)
+        output.print(f"       {first.rule.fix}", markup=False, soft_wrap=True, style="dim")
+    refused = diagnosis.refused
+    if refused:
+        named = ", ".join(refused[:_MAX_ROWS]) + (", ..." if len(refused) > _MAX_ROWS else "")
+        output.print(f"A run would leave out {len(refused):,}: {named}", markup=False, soft_wrap=True)
+
+
+def _describe(diagnosis: "Diagnosis") -> str:
+    panel = diagnosis.panel
+    if panel is None:
+        return "no client can be read" if diagnosis.findings else "nothing"
+    facts = diagnosis.to_dict()
+    clients = f"{facts['num_clients']:,} client{'s' if facts['num_clients'] != 1 else ''} can take part"
+    inputs = ", ".join(["load", *panel.covariate_names, *panel.static_names])
+    return f"{clients} · {panel.num_times:,} x {facts['interval']} from {facts['start']} · {inputs}"
+
+
+def print_rules(rules: "Sequence[Rule]") -> None:
+    """Each rule with its meaning and the way out."""
+    for rule in rules:
+        output.print(f"{rule.code} {rule.title} ({rule.level})", style="bold", markup=False)
+        output.print(f"  {rule.why}", markup=False)
+        output.print(f"  Fix: {rule.fix}", markup=False)
 
 
 def status(text: str) -> AbstractContextManager[Any]:

@@ -9,6 +9,7 @@ import logging
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,8 +23,7 @@ import numpy as np
 from plfl import runfolder
 from plfl._version import __version__
 from plfl.config import GIVEN, Config, read_config
-from plfl.data.panel import Panel
-from plfl.data.sources import load_sources
+from plfl.data.sources import load_frame, load_sources
 from plfl.errors import BadInput, Interrupted, RunFailed
 from plfl.federate import checkpoint
 from plfl.federate.checkpoint import Snapshot
@@ -33,12 +33,13 @@ from plfl.federate.round import FederationState, RoundResult
 from plfl.federation import FREE_ON_RESUME, Federation, complete
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.models import Model
-from plfl.forecast.windows import make_task
+from plfl.forecast.windows import Task, make_task
 from plfl.report.page import write_report
-from plfl.results import Result, score_clients, validation_mase, write_forecasts, write_history, write_result
+from plfl.results import Result, score_clients, summarize, validation_mase, write_forecasts, write_history, write_result
 from plfl.storage import write_text
 
 _BYTES_PER_NUMBER = 4  # float32 on the wire
+_MAX_NAMED = 10
 log = logging.getLogger("plfl")
 
 
@@ -61,7 +62,7 @@ Observer = Callable[[Progress], None]
 def run(
     config: Config | None = None,
     *,
-    data: Panel | None = None,
+    data: Any = None,
     model: Model | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
@@ -79,7 +80,7 @@ def run(
 
     Arguments:
       config: the settings; recipe `paper` if left out. With `resume`, the stored ones if left out.
-      data: a panel, instead of the sources that the config names.
+      data: a panel, or a pandas, polars or Arrow frame, instead of the sources that the config names.
       model: a forecaster of your own, instead of the one that the config names.
       out: a new folder for results and checkpoints; without one, nothing is written.
       resume: the folder of an earlier run, to go on with it.
@@ -88,7 +89,7 @@ def run(
       observer: called after every round.
     """
     started = time.perf_counter()
-    _check_types(config, data)
+    _check_type(config)
     folder, source = _as_folder(out if resume is None else resume), _as_folder(init)
     if resume is not None and (out is not None or init is not None):
         raise BadInput("--resume goes on in the run's own folder; leave out --out and --init")
@@ -102,10 +103,11 @@ def run(
             config = _resumed_config(folder, config, given)
         config = complete(config or Config(**given))
         devices = prepare(config.device, config.cores, deterministic=config.deterministic)
-        task = make_task((load_sources(config.data) if data is None else data).sorted(), config)
+        loaded = load_sources(config.data, config) if data is None else load_frame(data, config)
+        task = make_task(loaded.usable(), config, loaded.findings)
         if strict and task.refused:
-            client, reason = next(iter(task.refused.items()))
-            raise BadInput(f"client {client} cannot take part: {reason} (without --strict it would be left out)")
+            finding = next(iter(task.refused.values()))
+            raise BadInput(f"{finding} (without --strict client {finding.client} would be left out)")
         federation = Federation(config, task, model, devices)
         begin = federation.begin(folder if resume is not None else None, source)
         if resume is None and folder is not None:
@@ -114,13 +116,9 @@ def run(
         return _Run(federation, folder, observer or (lambda progress: None), started, *begin).go()
 
 
-def _check_types(config: object, data: object) -> None:
+def _check_type(config: object) -> None:
     if config is not None and not isinstance(config, Config):
         raise BadInput(f"config is a plfl.Config, not a {type(config).__name__}; write plfl.Config(rounds=10), say")
-    if data is not None and not isinstance(data, Panel):
-        raise BadInput(
-            f"data is a plfl.data.panel.Panel (docs/data.md shows how to make one), not a {type(data).__name__}"
-        )
 
 
 def _as_folder(path: str | Path | None) -> Path | None:
@@ -153,7 +151,7 @@ class _Run:
         """All rounds that are left, then the final evaluation and the files."""
         config, engine = self.federation.config, self.federation.engine
         self._announce()
-        with _stop_signals() as stop:
+        with stop_signals() as stop:
             if self.folder is not None:
                 with self._writing():
                     write_text(self.folder / "config.toml", config.to_toml())
@@ -183,8 +181,7 @@ class _Run:
 
     def _announce(self) -> None:
         federation, config = self.federation, self.federation.config
-        for client, reason in federation.task.refused.items():
-            log.warning("client %s is left out: %s", client, reason)
+        _log_findings(federation.task)
         if not federation.partition.shared and config.server != Config().server:
             log.warning("nothing is shared, so there is no server: server = %s is ignored", config.server)
         counts = (federation.task.panel.num_clients, federation.num_shared_params, federation.num_params)
@@ -284,15 +281,12 @@ class _Run:
             log.warning("no update ever counted, so nothing was learned; result.json names the reasons")
         forecasts = self.federation.engine.predict(self.state, "test")
         clients = score_clients(task, forecasts)
-        scores = [client.mase for client in clients if client.mase is not None]
         traffic = _BYTES_PER_NUMBER * self.federation.num_shared_params
         result = Result(
             recipe=config.recipe,
             seed=config.seed,
             clients=clients,
-            mase_mean=mean_defined(list(scores)),
-            mase_worst=max(scores, default=None),
-            num_losing_to_persistence=sum(score > 1 for score in scores),
+            **summarize(clients),
             num_params=self.federation.num_params,
             num_shared_params=self.federation.num_shared_params,
             bytes_up_per_client_round=traffic,
@@ -301,9 +295,10 @@ class _Run:
             local_steps=config.local_steps,
             client_steps_per_second=self._speed(),
             seconds=self._seconds(),
-            versions={"plfl": __version__} | {name: version(name) for name in ("jax", "jaxlib", "numpy", "optax")},
+            versions=versions(),
             data_fingerprint=self.federation.stamp.data,
             interval_minutes=float(task.panel.interval / np.timedelta64(1, "m")),
+            findings=[finding.to_dict() for finding in task.findings],
             quarantined=[{"round": row["round"], **bad} for row in self.history for bad in row["quarantined"]],
             history=self.history,
             folder=str(self.folder) if self.folder else None,
@@ -316,6 +311,20 @@ class _Run:
                 write_report(self.folder)
             log.info("done: mean test MASE %s", result.mase_mean)
         return result
+
+
+def _log_findings(task: Task) -> None:
+    """Each client that is left out, up to some; what was repaired in one line per rule."""
+    for client, finding in list(task.refused.items())[:_MAX_NAMED]:
+        log.warning("client %s is left out: %s", client, finding.reason)
+    if (num_more := len(task.refused) - _MAX_NAMED) > 0:
+        log.warning("%d more clients are left out; result.json has them all", num_more)
+    repaired = Counter(f.code for f in task.findings if f.rule.level in ("repaired", "noted"))
+    for code, num_clients in repaired.items():
+        first = next(f for f in task.findings if f.code == code)
+        more = f" and {num_clients - 1} more" if num_clients > 1 else ""
+        where = f"client {first.client}{more}" if first.client else str(first.place)
+        log.warning("data: %s %s: %s: %s (plfl check shows all)", code, first.rule.title, where, first.detail)
 
 
 def _resumed_config(folder: Path, config: Config | None, given: dict[str, Any]) -> Config:
@@ -354,8 +363,13 @@ def _exhaustion_explained() -> Iterator[None]:
         ) from error
 
 
+def versions() -> dict[str, str]:
+    """What computes here."""
+    return {"plfl": __version__} | {name: version(name) for name in ("jax", "jaxlib", "numpy", "optax")}
+
+
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
+def stop_signals() -> Iterator[threading.Event]:
     """An event that Ctrl-C or SIGTERM sets; the second one stops at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plfl.data.panel import Panel, concatenate, load_zone, local_calendar
+from plfl.data.panel import Panel, concatenate, local_calendar
+from plfl.data.zones import load_zone
 from plfl.errors import BadInput
 
 

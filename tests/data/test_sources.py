@@ -1,33 +1,36 @@
 import pytest
 
+from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.data.sources import load_source, load_sources
 from plfl.errors import BadInput
 
 
 def test_a_source_and_its_options_are_the_arguments_of_the_generator():
-    panel = load_source("generated:2?days=3&minutes=30&seed=5")
+    panel = load_source("generated:2?days=3&minutes=30&seed=5").panel
     assert panel.fingerprint() == generate(2, days=3, minutes=30, seed=5).fingerprint()
 
 
 def test_options_left_out_take_the_generators_defaults():
-    assert load_source("generated:1").fingerprint() == generate(1).fingerprint()
+    assert load_source("generated:1").panel.fingerprint() == generate(1).fingerprint()
 
 
 def test_sources_come_in_the_order_of_their_ids():
-    panel = load_sources(["generated:1000?days=1&minutes=60"])
+    panel = load_sources(["generated:1000?days=1&minutes=60"], Config()).panel
     assert panel.ids[99:101] == ("b100", "b1000")
     assert panel.ids == tuple(sorted(panel.ids))
 
 
 def test_two_sources_with_the_same_ids_are_refused():
     with pytest.raises(BadInput, match="client id 'b001' appears twice"):
-        load_sources(["generated:1?days=1", "generated:2?days=1"])
+        load_sources(["generated:1?days=1", "generated:2?days=1"], Config())
 
 
 @pytest.mark.parametrize("source", ["simulated:12", "generated", "12", "", ":12", "Generated:12"])
 def test_an_unknown_kind_is_refused_with_the_known_ones(source):
-    with pytest.raises(BadInput, match=rf"unknown data source '{source}'; known kinds: .*generated"):
+    with pytest.raises(
+        BadInput, match=rf"unknown data source '{source}'; a source is the path of a CSV .* generated:\.\.\."
+    ):
         load_source(source)
 
 
@@ -67,5 +70,5 @@ def test_zero_clients_are_refused():
 
 
 def test_an_empty_list_of_sources_is_refused():
-    with pytest.raises(BadInput, match="no data: give at least one source, such as --data generated:12"):
-        load_sources([])
+    with pytest.raises(BadInput, match="no data: give at least one source, such as --data bundled:CA"):
+        load_sources([], Config())

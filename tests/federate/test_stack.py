@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from small import DEVICES, assert_trees_close, run_engine, tiny_federation, uneven_panel
 
 from plfl.data.generated import generate
 from plfl.federate.stack import Member, Stack
 from plfl.federation import Federation
+from small import DEVICES, assert_trees_close, run_engine, tiny_federation, uneven_panel
 
 
 def make_stack(federations: list[Federation]) -> Stack:

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from plfl.config import Config, count_intervals
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
+from plfl.data.rules import Finding, Place
 from plfl.errors import BadInput
 from plfl.forecast.windows import (
     PARTS,
@@ -15,6 +17,7 @@ from plfl.forecast.windows import (
     Task,
     fill_short_gaps,
     find_origins,
+    find_refusals,
     gather,
     make_task,
     pad_origins,
@@ -262,30 +265,61 @@ def test_padding_repeats_a_clients_last_origin():
 @pytest.mark.parametrize(
     ("load", "reason"),
     [
-        ([NAN] * 40, "it has no readings"),
-        (np.arange(6), "0 training windows, fewer than batch = 4; give it a longer history"),
-        (np.arange(14), "3 training windows, fewer than batch = 4"),
-        (np.r_[np.arange(26), [NAN] * 8, 34], "its test part has no complete window; give it a longer history"),
-        (np.r_[np.full(20, 2.5), np.arange(20)], "always 2.5); is the meter stuck?"),
-        ([NAN] * 39 + [1], "0 training windows"),
+        ([NAN] * 40, "PLF109 too short: it has 0 readings and 0 training windows for batch = 4"),
+        (np.arange(6), "PLF109 too short: it has 6 readings and 0 training windows for batch = 4"),
+        (np.arange(14), "3 training windows for batch = 4; 20 readings without gaps (0.2 days) are enough"),
+        (np.r_[np.arange(26), [NAN] * 8, 34], "it has 27 readings and no complete window in its test part"),
+        (np.r_[np.full(20, 2.5), np.arange(20)], "PLF206 constant: its load never changes in the training part"),
+        ([NAN] * 39 + [1], "it has 1 readings and 0 training windows"),
     ],
 )
 def test_a_client_that_cannot_take_part_is_left_out_with_the_reason(load, reason):
     task = make_task(make_panel(load, np.arange(40)), small_config(batch=4))
     assert (task.panel.ids, list(task.refused)) == (("c1",), ["c0"])
-    assert reason in task.refused["c0"]
+    assert reason in task.refused["c0"].reason
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 20),
+    st.integers(1, 40),
+    st.sampled_from([(0.8, 0.1, 0.1), (0.5, 0.25, 0.25), (0.98, 0.01, 0.01), (0.1, 0.1, 0.8)]),
+)
+def test_the_length_that_a_refusal_asks_for_is_enough(lookback, horizon, batch, split):
+    config = small_config(lookback=lookback, horizon=horizon, batch=batch, split=split)
+    finding = find_refusals(make_panel(np.arange(3)), config)[0]
+    needed = int(re.search(r"([\d,]+) readings without gaps", finding.detail)[1].replace(",", ""))
+    assert find_refusals(make_panel(np.arange(needed)), config) == []
+
+
+def test_the_length_that_a_refusal_asks_for_is_not_far_above_what_is_needed():
+    # 16 windows of 12 inputs and a target 4 later need 31 readings in 0.8 of the series; 5 in 0.1 of it need 50.
+    config = Config(lookback=12, horizon=4, batch=16)
+    lengths = [n for n in range(20, 70) if not find_refusals(make_panel(np.arange(n)), config)]
+    detail = find_refusals(make_panel(np.arange(20)), config)[0].detail
+    assert lengths[0] >= 45
+    assert "52 readings without gaps (0.5 days) are enough" in detail
 
 
 @pytest.mark.parametrize("duration", ["lookback", "horizon"])
 @pytest.mark.parametrize("num", [39, 40, 41, 1000])
 def test_windows_longer_than_the_data_are_refused(duration, num):
-    with pytest.raises(BadInput, match="c0: it has 0 training windows"):
+    with pytest.raises(BadInput, match=r"PLF109 too short: client c0: it has 40 readings and 0 training windows"):
         make_task(make_panel(np.arange(40)), small_config(**{duration: num}))
 
 
 def test_no_client_left_is_refused_with_the_first_reason():
-    with pytest.raises(BadInput, match=r"no client can take part \(2 refused\); c0: it has no readings"):
+    with pytest.raises(BadInput, match=r"no client can take part \(2 refused\); PLF109 too short: client c0: it has 0"):
         make_task(make_panel([NAN] * 40, np.arange(5)), small_config())
+
+
+def test_the_doctors_findings_travel_with_the_task_and_the_first_refusal_of_a_client_counts():
+    place = Place(client="c9")
+    before = (Finding("PLF203", 1, place, "one"), Finding("PLF105", 1, place, "two"), Finding("PLF205", 1, place, "x"))
+    task = make_task(make_panel(np.arange(40), np.arange(3)), small_config(), before)
+    assert task.findings[:3] == before
+    assert {client: finding.code for client, finding in task.refused.items()} == {"c9": "PLF203", "c1": "PLF109"}
 
 
 @pytest.mark.parametrize(("minutes", "lookback", "horizon"), [(15, 12, 4), (30, 6, 2), (60, 3, 1)])

@@ -7,11 +7,10 @@ end of its interval. A missing reading is NaN and nothing else is: no client has
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
+from plfl.data.zones import utc_offset
 from plfl.errors import BadInput
 
 DAY = np.timedelta64(1, "D")
@@ -138,37 +137,12 @@ def local_calendar(panel: Panel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     zones = sorted(set(panel.zones))
     zone_of_client = np.array([zones.index(zone) for zone in panel.zones], np.int32)
     times = panel.times().astype("datetime64[s]")
-    local = np.stack([times + _utc_offset(zone, times) for zone in zones])  # (zones, time)
+    offsets = [utc_offset(zone, times.astype(np.int64)) for zone in zones]
+    local = np.stack([times + offset.astype("timedelta64[s]") for offset in offsets])  # (zones, time)
     days = local.astype("datetime64[D]")
     time_of_day = ((local - days) / panel.interval).astype(np.int32)
     weekday = ((days.astype(np.int64) + 3) % 7).astype(np.int32)  # 1970-01-01 was a Thursday
     return zone_of_client, time_of_day, weekday
-
-
-def _utc_offset(zone: str, times: np.ndarray) -> np.ndarray:
-    """Local time minus UTC at each time; offsets change on quarter hours at most, so those are looked up."""
-    quarters = times.astype(np.int64) // 900
-    unique, inverse = np.unique(quarters, return_inverse=True)
-    info = load_zone(zone)
-    offsets = [_offset_seconds(info, int(quarter) * 900) for quarter in unique]
-    return np.array(offsets, "timedelta64[s]")[inverse]
-
-
-def load_zone(zone: str) -> ZoneInfo:
-    """The IANA zone of that name, or a message that shows a right one."""
-    try:
-        return ZoneInfo(zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise BadInput(f"unknown time zone {zone!r}; give an IANA name such as America/Chicago") from error
-
-
-@cache
-def _offset_seconds(info: ZoneInfo, epoch: int) -> int:
-    from datetime import UTC, datetime
-
-    offset = datetime.fromtimestamp(epoch, UTC).astimezone(info).utcoffset()
-    assert offset is not None
-    return int(offset.total_seconds())
 
 
 def concatenate(panels: Iterable[Panel]) -> Panel:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
 
 
@@ -18,7 +19,7 @@ class Series:
 
     id: str
     stamps: np.ndarray
-    """(rows,) int64 seconds since 1970 on the clock that `Readings.stamp_zone` says."""
+    """(rows,) int64 seconds since 1970 on the clock of `stamp_zone`."""
     values: np.ndarray
     """(rows,) float64 in the source's unit; NaN where the cell is empty."""
     covariates: np.ndarray
@@ -27,6 +28,8 @@ class Series:
     """(statics,) float32."""
     zone: str
     """The IANA time zone of the meter, for the calendar."""
+    stamp_zone: str | None = None
+    """The clock of the stamps: an IANA zone (local stamps, with their repeated and skipped hours), or None for UTC."""
     file: str | None = None
     column: str | None = None
     """Of the values, where the file has named columns."""
@@ -56,11 +59,26 @@ class Readings:
     """May be lazy: each is read, cleaned and forgotten in turn."""
     covariate_names: tuple[str, ...] = ()
     static_names: tuple[str, ...] = ()
-    stamp_zone: str | None = None
-    """The clock of the stamps: an IANA zone (local stamps, with their repeated and skipped hours), or None for UTC."""
     is_end: bool = False
     """Whether a stamp marks the end of its interval."""
     unit: str = "kWh"
     is_cumulative: bool = False
     findings: list[Finding] = field(default_factory=list)
     """About the source as a whole; a lazy source may add to it while it is read."""
+
+
+def readings_of(panel: Panel) -> Readings:
+    """A panel as readings, so that it goes through the same checks as everything else."""
+    stamps = panel.times().astype("datetime64[s]").astype(np.int64)
+    series = (
+        Series(
+            id=client,
+            stamps=stamps,
+            values=panel.load[row].astype(np.float64),
+            covariates=panel.covariates[row],
+            statics=panel.statics[row],
+            zone=panel.zones[row],
+        )
+        for row, client in enumerate(panel.ids)
+    )
+    return Readings(series, panel.covariate_names, panel.static_names)

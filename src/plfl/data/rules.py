@@ -37,8 +37,8 @@ _ALL = (
         "PLF101",
         "naive timestamps",
         "error",
-        "The stamps say neither a time zone nor an offset from UTC. Guessing would shift every load against the weather "
-        "and the calendar, and twice a year an hour would be lost or doubled.",
+        "The stamps say neither a time zone nor an offset from UTC. Guessing would shift every load against the "
+        "weather and the calendar, and twice a year an hour would be lost or doubled.",
         "say where the meters are: --set timezone=America/Chicago",
     ),
     Rule(
@@ -60,8 +60,8 @@ _ALL = (
         "PLF104",
         "conflicting readings",
         "refused",
-        "One meter has different values for one stamp, and only you know which is right. Often an id column is missing, "
-        "or local time was written without its offset in the night when clocks go back.",
+        "One meter has different values for one stamp, and only you know which is right. Often an id column is "
+        "missing, or local time was written without its offset in the night when clocks go back.",
         "correct the file, or choose: --set duplicates=first (or last, mean)",
     ),
     Rule(
@@ -83,15 +83,15 @@ _ALL = (
         "PLF107",
         "mixed resolution",
         "repaired",
-        "The length of the intervals changes within the series. The finer part is added up to the coarser one; no energy "
-        "is lost.",
+        "The length of the intervals changes within the series. The finer part is added up to the coarser one; no "
+        "energy is lost.",
         "nothing has to be done; export the meter at one resolution to keep the finer one",
     ),
     Rule(
         "PLF108",
         "irregular timestamps",
         "refused",
-        "The stamps do not lie on a regular grid whose interval divides a day, so energy cannot be assigned to intervals.",
+        "The stamps do not lie on a regular grid whose interval divides a day, so energy has no interval to belong to.",
         "resample at the source to 15, 30 or 60 minutes",
     ),
     Rule(
@@ -105,8 +105,8 @@ _ALL = (
         "PLF110",
         "local times that do not exist",
         "refused",
-        "Stamps lie in the hour that is skipped when clocks go forward. So they are not in this zone's local time; most "
-        "likely they are in standard time all year.",
+        "Stamps lie in the hour that is skipped when clocks go forward. So they are not in this zone's local time; "
+        "most likely they are in standard time all year.",
         "say the stamps' own zone: --set stamp_timezone=Etc/GMT+6 (UTC-6; the sign is reversed), beside timezone=...",
     ),
     Rule(
@@ -211,8 +211,8 @@ _ALL = (
         "PLF305",
         "unreadable file",
         "error",
-        "The file is cut off, damaged, compressed, or not what its name says. Tables are UTF-8 CSV (.csv, .txt, .tsv) or "
-        "Parquet (.parquet, .pq).",
+        "The file is cut off, damaged, compressed, or not what its name says. Tables are UTF-8 CSV (.csv, .txt, .tsv) "
+        "or Parquet (.parquet, .pq).",
         "write or download it again, as UTF-8 CSV or as Parquet",
     ),
     Rule(
@@ -266,8 +266,6 @@ _ALL = (
     ),
 )
 RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}
-IGNORABLE = ("PLF204", "PLF205", "PLF207")
-"""Judgements that can be wrong; `--set ignore=CODE` overrules them."""
 
 
 @dataclass(frozen=True)
@@ -314,6 +312,11 @@ class Finding:
     def client(self) -> str | None:
         """The client it is about."""
         return self.place.client
+
+    @property
+    def reason(self) -> str:
+        """What is wrong and the way out, where it is clear what it is about."""
+        return f"{self.code} {self.rule.title}: {self.detail}; {self.rule.fix}"
 
     def __str__(self) -> str:
         where = f"{self.place}: " if str(self.place) else ""

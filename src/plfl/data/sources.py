@@ -1,58 +1,133 @@
-"""From a source as a person writes it (`generated:12`) to a panel."""
+"""From a source as a person writes it (`bundled:CA`, `meters.csv`) to a checked panel.
 
-from collections.abc import Callable, Sequence
+A source is KIND:WHAT?option=value&..., or the path of a table, whose options are the table fields of the config
+(`meters.csv?timezone=America/Chicago&unit=Wh`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import parse_qsl
 
-from plfl.config import GIVEN
+from plfl.config import GIVEN, TABLE_FIELDS, Config, parse_settings
+from plfl.data.bundled import read_bundled
+from plfl.data.clean import make_panel
+from plfl.data.columns import is_table
+from plfl.data.comstock import read_comstock
 from plfl.data.generated import generate
 from plfl.data.panel import Panel, concatenate
+from plfl.data.readings import Readings, readings_of
+from plfl.data.rules import Finding
+from plfl.data.table import read_table
 from plfl.errors import BadInput
 
 
-def load_sources(sources: Sequence[str]) -> Panel:
-    """The clients of all sources as one panel, in the order of their ids."""
+@dataclass(frozen=True)
+class Loaded:
+    """What sources hold, and what is wrong with it."""
+
+    panel: Panel | None
+    """The clients that can be used, in the order of their ids; None if there is none."""
+    findings: tuple[Finding, ...]
+
+    def usable(self) -> Panel:
+        """The panel, or an error that says why there is none."""
+        if self.panel is None:
+            refused = [finding for finding in self.findings if finding.rule.level == "refused"]
+            raise BadInput(f"no client can take part ({len(refused)} refused); {refused[0]}")
+        return self.panel
+
+
+def load_sources(sources: Sequence[str], config: Config) -> Loaded:
+    """The clients of all sources as one panel."""
     if not sources:
-        raise BadInput("no data: give at least one source, such as --data generated:12")
-    return concatenate(load_source(source) for source in sources).sorted()
+        raise BadInput("no data: give at least one source, such as --data bundled:CA")
+    loaded = [load_source(source, config) for source in sources]
+    panels = [each.panel for each in loaded if each.panel is not None]
+    findings = tuple(finding for each in loaded for finding in each.findings)
+    return Loaded(concatenate(panels).sorted() if panels else None, findings)
 
 
-def load_source(source: str) -> Panel:
-    """The panel of one source: KIND:WHAT?option=value&...
+def load_source(source: str, config: Config | None = None) -> Loaded:
+    """The panel of one source.
 
-    >>> load_source("generated:2?days=7").ids
+    >>> load_source("generated:2?days=7").panel.ids
     ('b001', 'b002')
     """
+    config = config or Config()
+    if not isinstance(source, str):
+        raise BadInput(f"a data source is a text such as bundled:CA or meters.csv, not a {type(source).__name__}")
     if source == GIVEN:
         raise BadInput("this run's data was given in Python; go on with plfl.run(resume=..., data=...) there")
-    kind, colon, rest = source.partition(":")
-    if not colon or kind not in _READERS:
-        raise BadInput(
-            f"unknown data source {source!r}; known kinds: {', '.join(_READERS)} (as in generated:12). "
-            "Other data goes in from Python: plfl.run(config, data=panel)"
-        )
-    what, _, query = rest.partition("?")
-    return _READERS[kind](source, what, dict(parse_qsl(query, keep_blank_values=True)))
-
-
-def _generated(source: str, what: str, options: dict[str, str]) -> Panel:
-    allowed = {"days": "days", "minutes": "minutes", "seed": "seed"}
-    for name in options:
-        if name not in allowed:
-            raise BadInput(f"unknown option {name!r} in {source!r}; known: {', '.join(allowed)}")
-    return generate(
-        _integer(source, "the number of clients", what),
-        **{allowed[name]: _integer(source, name, text) for name, text in options.items()},
+    name, _, query = source.partition("?")
+    kind, colon, what = name.partition(":")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if colon and kind in _READERS:
+        return check_readings(_READERS[kind](source, what, options), config)
+    if is_table(name) or Path(name).is_file():
+        config = _with_options(config, source, options)
+        return check_readings(read_table(name, config), config)
+    known = ", ".join(f"{reader}:..." for reader in _READERS)
+    raise BadInput(
+        f"unknown data source {source!r}; a source is the path of a CSV or Parquet file, or {known} (plfl data list "
+        "shows what comes with plfl)"
     )
 
 
-def _integer(source: str, name: str, text: str) -> int:
+def load_frame(table: object, config: Config) -> Loaded:
+    """The panel of a pandas, polars or Arrow frame; a panel is checked and passed on."""
+    readings = readings_of(table) if isinstance(table, Panel) else read_table(table, config)
+    return check_readings(readings, config)
+
+
+def check_readings(readings: Readings, config: Config) -> Loaded:
+    """Check readings and put them on one grid."""
+    panel, findings = make_panel(readings, config)
+    return Loaded(panel and panel.sorted(), tuple(findings))
+
+
+def _with_options(config: Config, source: str, options: Mapping[str, str]) -> Config:
+    _check_names(source, options, TABLE_FIELDS)
+    values = parse_settings([f"{name}={text}" for name, text in options.items()])
+    return Config(**config.model_dump() | values) if values else config
+
+
+def _bundled(source: str, what: str, options: dict[str, str]) -> Readings:
+    _check_names(source, options, ("buildings",))
+    return read_bundled(what, buildings=options.get("buildings"))
+
+
+def _comstock(source: str, what: str, options: dict[str, str]) -> Readings:
+    _check_names(source, options, ("state", "upgrade", "buildings"))
+    upgrade = _integer(source, "upgrade", options["upgrade"], "upgrade=10") if "upgrade" in options else None
+    return read_comstock(Path(what), state=options.get("state"), upgrade=upgrade, buildings=options.get("buildings"))
+
+
+def _generated(source: str, what: str, options: dict[str, str]) -> Readings:
+    _check_names(source, options, ("days", "minutes", "seed"))
+    example = "generated:12?days=90"
+    numbers = {name: _integer(source, name, text, example) for name, text in options.items()}
+    return readings_of(generate(_integer(source, "the number of clients", what, example), **numbers))
+
+
+def _check_names(source: str, options: Mapping[str, str], known: Sequence[str]) -> None:
+    for name in options:
+        if name not in known:
+            raise BadInput(f"unknown option {name!r} in {source!r}; known: {', '.join(known)}")
+
+
+def _integer(source: str, name: str, text: str, example: str) -> int:
     try:
         value = int(text)
     except ValueError:
-        raise BadInput(f"{name} in {source!r} must be a whole number, as in generated:12?days=90") from None
+        raise BadInput(f"{name} in {source!r} must be a whole number, as in {example}") from None
     if value < 0:
-        raise BadInput(f"{name} in {source!r} must not be negative, as in generated:12?days=90")
+        raise BadInput(f"{name} in {source!r} must not be negative, as in {example}")
     return value
 
 
-_READERS: dict[str, Callable[[str, str, dict[str, str]], Panel]] = {"generated": _generated}
+_READERS: dict[str, Callable[[str, str, dict[str, str]], Readings]] = {
+    "bundled": _bundled,
+    "comstock": _comstock,
+    "generated": _generated,
+}

@@ -6,36 +6,40 @@ forward. Origin and target are real readings; inputs may be filled over a short 
 Windows are never materialised: `ClientData` keeps the scaled series and the origins, `gather` cuts batches from it.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Union
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from plfl.config import Config, count_intervals
 from plfl.data.panel import Panel, local_calendar
+from plfl.data.rules import Finding, Place
 from plfl.errors import BadInput
 from plfl.forecast.scaling import Scaler, fit_scaler, scale_calendar, scale_statics
 
+if TYPE_CHECKING:
+    import jax
+
 PARTS = ("train", "validation", "test")
+Array = Union["jax.Array", np.ndarray]
 
 
 class ClientData(NamedTuple):
     """One client's series, ready to cut windows from; stacked over clients, all but `calendar` gain a leading axis."""
 
-    series: jax.Array | np.ndarray
+    series: Array
     """(time, 1 + covariates) scaled load and covariates; 0 where unknown (no window reaches there)."""
-    calendar: jax.Array | np.ndarray
+    calendar: Array
     """(zones, time, 2) scaled time of day and weekday in local time, for all zones."""
-    zone: jax.Array | np.ndarray
+    zone: Array
     """() the client's zone."""
-    statics: jax.Array | np.ndarray
+    statics: Array
     """(statics,) scaled."""
-    origins: jax.Array | np.ndarray
+    origins: Array
     """(windows,) origins of the training windows, then padding."""
-    num_windows: jax.Array | np.ndarray
+    num_windows: Array
     """() how many of them are real."""
 
 
@@ -60,8 +64,14 @@ class Task:
     """(clients, 4) begin of training, validation and test part, and the end."""
     origins: dict[str, tuple[np.ndarray, ...]]
     """For each part, the origins of each client."""
-    refused: dict[str, str]
-    """Clients that cannot take part, with the reason."""
+    findings: tuple[Finding, ...]
+    """What the data doctor found."""
+
+    @property
+    def refused(self) -> dict[str, Finding]:
+        """Clients that cannot take part, with the first reason."""
+        refused = [f for f in self.findings if f.rule.level == "refused" and f.client is not None]
+        return {str(finding.client): finding for finding in reversed(refused)}
 
     @property
     def num_features(self) -> int:
@@ -74,11 +84,13 @@ class Task:
         return np.array([len(origins) for origins in self.origins["train"]])
 
 
-def gather(data: ClientData, origins: jax.Array, lookback: int, horizon: int) -> tuple[jax.Array, jax.Array]:
+def gather(data: ClientData, origins: "jax.Array", lookback: int, horizon: int) -> tuple["jax.Array", "jax.Array"]:
     """Inputs (batch, lookback, features) and targets (batch,) of the windows with these origins.
 
     Feature order: load, time of day, weekday, covariates, statics.
     """
+    import jax.numpy as jnp  # here alone, so that checking data does not wait for JAX
+
     times = origins[:, None] + jnp.arange(1 - lookback, 1)  # (batch, lookback)
     series, calendar = jnp.asarray(data.series)[times], jnp.asarray(data.calendar)[data.zone, times]
     statics = jnp.broadcast_to(data.statics, (*times.shape, data.statics.shape[-1]))
@@ -86,38 +98,41 @@ def gather(data: ClientData, origins: jax.Array, lookback: int, horizon: int) ->
     return inputs, jnp.asarray(data.series)[origins + horizon, 0]
 
 
-def make_task(panel: Panel, config: Config) -> Task:
-    """Split, scale and window a panel; clients that cannot take part are left out and named."""
-    lookback = count_intervals(config.lookback, panel.interval, "lookback")
-    horizon = count_intervals(config.horizon, panel.interval, "horizon")
-    max_gap = count_intervals(config.max_gap, panel.interval, "max_gap")
-    refused: dict[str, str] = {}
-    rows: list[int] = []
-    kept_bounds: list[tuple[int, int, int, int]] = []
+class _Cut(NamedTuple):
+    """One client's parts and windows."""
+
+    bounds: tuple[int, int, int, int]
+    filled: np.ndarray
+    origins: dict[str, np.ndarray]
+    finding: Finding | None
+    """Why it cannot take part."""
+
+
+def make_task(panel: Panel, config: Config, findings: Iterable[Finding] = ()) -> Task:
+    """Split, scale and window a panel; clients that cannot take part are left out and named.
+
+    `findings` are those about the data so far; the task carries them on.
+    """
+    lookback, horizon, _ = _lengths(panel, config)
     filled = np.full_like(panel.load, np.nan)
-    observed = np.isfinite(panel.load)
-    origins: dict[str, list[np.ndarray]] = {part: [] for part in PARTS}
-    scalers = []
-    for row, client in enumerate(panel.ids):
-        bounds = split_bounds(observed[row], config, panel.steps_per_day)
-        existing = slice(bounds[0], None)  # a gap is not filled from before the training part either
-        filled[row, existing] = fill_short_gaps(panel.load[row, existing], max_gap)
-        found = find_origins(filled[row], observed[row], bounds, lookback, horizon)
-        reason = _why_refused(panel.load[row], bounds, found, config.batch)
-        if reason:
-            refused[client] = reason
+    cuts, rows = [], []
+    new: list[Finding] = []
+    for row in range(panel.num_clients):
+        cut = _cut(panel, row, config)
+        if cut.finding:
+            new.append(cut.finding)
             continue
+        filled[row] = cut.filled
         rows.append(row)
-        kept_bounds.append(bounds)
-        for part in PARTS:
-            origins[part].append(found[part])
-        train = slice(bounds[0], bounds[1])
-        scalers.append(fit_scaler(panel.load[row, train], panel.covariates[row, train]))
+        cuts.append(cut._replace(filled=filled[row]))
     if not rows:
-        client, reason = next(iter(refused.items()))
-        raise BadInput(f"no client can take part ({len(refused)} refused); {client}: {reason}")
+        raise BadInput(f"no client can take part ({len(new)} refused); {new[0]}")
     kept = panel if len(rows) == panel.num_clients else panel.take(rows)
     filled = filled[rows] if len(rows) < panel.num_clients else filled
+    scalers = [
+        fit_scaler(kept.load[row, slice(*cut.bounds[:2])], kept.covariates[row, slice(*cut.bounds[:2])])
+        for row, cut in enumerate(cuts)
+    ]
     zone_of_client, time_of_day, weekday = local_calendar(kept)
     return Task(
         panel=kept,
@@ -128,10 +143,62 @@ def make_task(panel: Panel, config: Config) -> Task:
         calendar=scale_calendar(time_of_day, weekday, kept.steps_per_day),
         zone_of_client=zone_of_client,
         statics=scale_statics(kept.statics),
-        bounds=np.array(kept_bounds),
-        origins={part: tuple(found) for part, found in origins.items()},
-        refused=refused,
+        bounds=np.array([cut.bounds for cut in cuts]),
+        origins={part: tuple(cut.origins[part] for cut in cuts) for part in PARTS},
+        findings=(*findings, *new),
     )
+
+
+def find_refusals(panel: Panel, config: Config) -> list[Finding]:
+    """Why clients of a panel cannot take part, without making a task."""
+    return [cut.finding for row in range(panel.num_clients) if (cut := _cut(panel, row, config)).finding]
+
+
+def _lengths(panel: Panel, config: Config) -> tuple[int, int, int]:
+    """Lookback, horizon and longest gap to fill, in intervals."""
+    return (
+        count_intervals(config.lookback, panel.interval, "lookback"),
+        count_intervals(config.horizon, panel.interval, "horizon"),
+        count_intervals(config.max_gap, panel.interval, "max_gap"),
+    )
+
+
+def _cut(panel: Panel, row: int, config: Config) -> _Cut:
+    """The parts and windows of one client."""
+    lookback, horizon, max_gap = _lengths(panel, config)
+    load = panel.load[row]
+    observed = np.isfinite(load)
+    bounds = split_bounds(observed, config, panel.steps_per_day)
+    filled = np.full_like(load, np.nan)
+    existing = slice(bounds[0], None)  # a gap is not filled from before the training part either
+    filled[existing] = fill_short_gaps(load[existing], max_gap)
+    origins = find_origins(filled, observed, bounds, lookback, horizon)
+    return _Cut(bounds, filled, origins, _why_refused(panel, row, bounds, origins, config))
+
+
+def stack_clients(tasks: Sequence[Task]) -> ClientData:
+    """The clients of several tasks as rows, one task after the other.
+
+    Tasks may begin at different times and be of different length: origins count from each task's own beginning.
+    """
+    num_times = max(task.panel.num_times for task in tasks)
+    origins, counts = pad_origins([origins for task in tasks for origins in task.origins["train"]])
+    first_zone = np.cumsum([0, *(len(task.calendar) for task in tasks)])
+    zones = [first + task.zone_of_client for first, task in zip(first_zone, tasks, strict=False)]
+    return ClientData(
+        series=np.concatenate([_lengthened(task.series, num_times) for task in tasks]),
+        calendar=np.concatenate([_lengthened(task.calendar, num_times) for task in tasks]),
+        zone=np.concatenate(zones).astype(np.int32),
+        statics=np.concatenate([task.statics for task in tasks]),
+        origins=origins,
+        num_windows=counts,
+    )
+
+
+def _lengthened(rows: np.ndarray, num_times: int) -> np.ndarray:
+    """(rows, time, ...) with zeros at the end; no window reaches there."""
+    missing = num_times - rows.shape[1]
+    return np.pad(rows, [(0, 0), (0, missing), (0, 0)]) if missing else rows
 
 
 def pad_origins(origins: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -200,19 +267,28 @@ def _scale_series(panel: Panel, filled: np.ndarray, scalers: Sequence[Scaler]) -
 
 
 def _why_refused(
-    load: np.ndarray, bounds: tuple[int, int, int, int], found: dict[str, np.ndarray], batch: int
-) -> str | None:
-    if bounds[3] == bounds[0]:
-        return "it has no readings"
-    if len(found["train"]) < batch:
-        return (
-            f"it has {len(found['train'])} training windows, fewer than batch = {batch}; "
-            "give it a longer history, or set a smaller batch, lookback or horizon"
-        )
-    for part in PARTS[1:]:
-        if len(found[part]) == 0:
-            return f"its {part} part has no complete window; give it a longer history, or set a shorter horizon"
-    train = load[bounds[0] : bounds[1]]
+    panel: Panel, row: int, bounds: tuple[int, int, int, int], found: dict[str, np.ndarray], config: Config
+) -> Finding | None:
+    place = Place(client=panel.ids[row])
+    num_readings = int(np.isfinite(panel.load[row]).sum())
+    short = next((part for part in PARTS[1:] if len(found[part]) == 0), None)
+    if len(found["train"]) < config.batch or short:
+        needed = _shortest(panel, config)
+        days = needed / panel.steps_per_day
+        windows = f"{len(found['train'])} training windows for batch = {config.batch}"
+        lacking = windows if len(found["train"]) < config.batch else f"no complete window in its {short} part"
+        detail = f"it has {num_readings:,} readings and {lacking}; {needed:,} readings without gaps"
+        return Finding("PLF109", 1, place, f"{detail} ({days:.1f} days) are enough")
+    train = panel.load[row, bounds[0] : bounds[1]]
     if np.nanmax(train) == np.nanmin(train):
-        return f"its load never changes in the training part (always {np.nanmax(train):g}); is the meter stuck?"
+        detail = f"its load never changes in the training part (always {np.nanmax(train):g} kWh)"
+        return Finding("PLF206", 1, place, detail)
     return None
+
+
+def _shortest(panel: Panel, config: Config) -> int:
+    """How many readings without gaps are enough to take part."""
+    lookback, horizon, _ = _lengths(panel, config)
+    train, validation, test = config.split
+    windows = (config.batch + lookback + horizon) / train, (1 + horizon) / validation, (1 + horizon) / test
+    return math.ceil(max(windows)) + 2  # parts are rounded to whole readings

@@ -184,6 +184,9 @@ def _compare(name: str, scored: list[dict[str, Any]]) -> tuple[str, str]:
     return f"{'Beats' if ours < theirs else 'Loses to'} {label}", f"MASE {_ratio(ours)} against {_ratio(theirs)}{where}"
 
 
+_MAX_FINDINGS = 100
+
+
 def _remarks(run: _Stored) -> str:
     """What a reader must know before believing the numbers; nothing if there is nothing."""
     parts, rounds = [], run.result["rounds"]
@@ -195,6 +198,15 @@ def _remarks(run: _Stored) -> str:
     noted = [(client["id"], client["note"]) for client in run.clients if client["note"]]
     if noted:
         parts.append(f"<h3>Clients with a note ({len(noted):,})</h3>{_table(['client', 'note'], noted)}")
+    found = [
+        (f"{row['code']} {row['title']}", row["place"].get("client", ""), row["detail"])
+        for row in run.result["findings"]
+        if row["level"] != "refused"  # those are notes of their clients
+    ]
+    if found:
+        more = f"<p>{len(found) - _MAX_FINDINGS:,} more are in result.json.</p>" if len(found) > _MAX_FINDINGS else ""
+        table = _table(["rule", "client", "what"], found[:_MAX_FINDINGS])
+        parts.append(f"<h3>What the data doctor found ({len(found):,})</h3>{table}{more}")
     bad = [(row["client"], f"round {row['round']}: {row['reason']}") for row in run.result["quarantined"]]
     if bad:
         parts.append(f"<h3>Updates that did not count ({len(bad):,} quarantined)</h3>{_table(['client', 'why'], bad)}")
