@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from data.planted import clean, diagnose, drop, local, put, write, write_text
 from plfl.cli import app
 from plfl.config import IGNORABLE, Config
+from plfl.data.generated import generate
 from plfl.data.rules import LEVELS, RULES
 from plfl.doctor import examine
 from plfl.errors import BadInput
@@ -171,3 +173,18 @@ def test_a_finding_reads_as_one_sentence_with_place_and_fix(tmp_path):
         "PLF203 negative values: meters.csv, line 702, column 'y', client b001, 2018-01-08T13:00:00Z: 1 reading, the "
         "lowest -2.5 kWh; correct the file, or, if the meter does export: --set allow_export=true"
     )
+
+
+def test_an_interval_that_the_forecast_cannot_have_is_a_finding():
+    found = examine("generated:2?days=30", Config(interval="1d")).findings
+    assert [f.code for f in found] == ["PLF114"]
+    assert "lookback 3h is not a multiple" in found[0].detail
+
+
+def test_a_plus_behind_a_path_is_a_plus(tmp_path):
+    panel = generate(1, days=20)
+    stamps = np.datetime_as_string(panel.times() - np.timedelta64(6, "h"))
+    rows = "\n".join(f"{stamp},{load}" for stamp, load in zip(stamps, panel.load[0], strict=True))
+    (tmp_path / "one.csv").write_text(f"ds,y\n{rows}\n")
+    source = f"{tmp_path}/one.csv?timezone=America/Chicago&stamp_timezone=Etc/GMT+6"
+    assert examine(source, Config()).panel.start == panel.start

@@ -10,8 +10,9 @@ import numpy as np
 
 from plfl.config import Config
 from plfl.data.panel import Panel
-from plfl.data.rules import LEVELS, Fault, Finding
+from plfl.data.rules import LEVELS, Fault, Finding, Place
 from plfl.data.sources import load_frame, load_sources
+from plfl.errors import BadInput
 from plfl.forecast.windows import find_refusals
 
 
@@ -99,5 +100,8 @@ def examine(data: Any, config: Config) -> Diagnosis:
         loaded = load_sources(sources, config) if sources else load_frame(data, config)
     except Fault as error:
         return Diagnosis(sources, None, (error.finding,))
-    more = find_refusals(loaded.panel, config) if loaded.panel else []
+    try:
+        more = find_refusals(loaded.panel, config) if loaded.panel else []
+    except BadInput as error:  # durations that do not fit the data's interval
+        more = [Finding("PLF114", 1, Place(), str(error))]
     return Diagnosis(sources, loaded.panel, (*loaded.findings, *more))

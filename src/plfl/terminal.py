@@ -183,7 +183,8 @@ def print_diagnosis(diagnosis: "Diagnosis") -> None:
     output.print(table)
     for group in groups:
         first = group.first
-        output.print(f"{first.code} first at {first.place}: {first.detail}", markup=False, soft_wrap=True)
+        where = f" first at {first.place}" if str(first.place) else ""
+        output.print(f"{first.code}{where}: {first.detail}", markup=False, soft_wrap=True)
         output.print(f"       {first.rule.fix}", markup=False, soft_wrap=True, style="dim")
     refused = diagnosis.refused
     if refused:

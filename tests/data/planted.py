@@ -92,7 +92,7 @@ def only(diagnosis: Diagnosis | Loaded) -> Finding:
     return diagnosis.findings[0]
 
 
-def place(path: str, row: int | None, *, line: bool | None = None, client: str = "b001", time: str | None = None):
+def place(path: str, row: int | None, *, client: str = "b001", time: str | None = None) -> dict[str, Any]:
     """Where the doctor should point: row counted from 0 in the long table's first meter."""
     is_text, is_wide = path.endswith("csv"), ".wide." in path
     found = {"file": path, "column": client if is_wide else "y", "client": client, "time": time}

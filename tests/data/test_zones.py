@@ -4,14 +4,17 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, available_timezones
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plfl.config import Config
 from plfl.data.clean import make_panel
+from plfl.data.generated import generate
 from plfl.data.readings import Readings, Series
 from plfl.data.zones import _offsets, to_utc, utc_offset
+from plfl.doctor import examine
 from plfl.errors import BadInput
 
 ZONES = sorted(available_timezones())
@@ -162,7 +165,8 @@ FALL = seconds("2018-11-04T00:00")
 def test_a_repeated_hour_that_is_there_once_is_the_first_and_the_second_is_a_gap():
     stamps = FALL + STEP * np.arange(-96, 96)
     panel, findings = read("America/Chicago", stamps, shuffled(len(stamps)))
-    assert [(f.code, f.count, f.place.time) for f in findings] == [("PLF105", 1, "2018-11-04T01:00:00")]
+    at = "2018-11-04T01:00:00"
+    assert [(f.code, f.count, f.place.time) for f in findings] == [("PLF105", 1, at), ("PLF115", 1, at)]
     assert np.nansum(panel.load, dtype=float) == shuffled(len(stamps)).sum()
     assert np.isnan(panel.load[0, 104:108]).all()
 
@@ -218,3 +222,13 @@ def test_a_time_that_no_calendar_holds_is_refused(year):
 def test_no_stamps_are_no_times():
     assert len(to_utc("America/Chicago", np.zeros(0, np.int64))[0]) == 0
     assert len(utc_offset("America/Chicago", np.zeros(0, np.int64))) == 0
+
+
+def test_stamps_in_standard_time_all_year_show_as_a_repeated_hour_that_is_there_once():
+    panel = generate(1, days=365)
+    stamps = panel.times() - np.timedelta64(6, "h")  # Chicago's standard time
+    table = pd.DataFrame({"ds": stamps, "y": panel.load[0]})[stamps >= np.datetime64("2018-07-01")]
+    local = examine(table, Config(timezone="America/Chicago"))
+    assert [(f.code, f.count) for f in local.findings] == [("PLF105", 1), ("PLF115", 1)]
+    assert local.findings[1].place.time == "2018-11-04T01:00:00"
+    assert examine(table, Config(timezone="America/Chicago", stamp_timezone="Etc/GMT+6")).findings == ()

@@ -270,7 +270,7 @@ def test_padding_repeats_a_clients_last_origin():
         (np.arange(14), "3 training windows for batch = 4; 20 readings without gaps (0.2 days) are enough"),
         (np.r_[np.arange(26), [NAN] * 8, 34], "it has 27 readings and no complete window in its test part"),
         (np.r_[np.full(20, 2.5), np.arange(20)], "PLF206 constant: its load never changes in the training part"),
-        ([NAN] * 39 + [1], "it has 1 readings and 0 training windows"),
+        ([NAN] * 39 + [1], "it has 1 reading and 0 training windows"),
     ],
 )
 def test_a_client_that_cannot_take_part_is_left_out_with_the_reason(load, reason):

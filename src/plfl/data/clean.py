@@ -16,7 +16,7 @@ from plfl.data.detectors import find_runs, find_stuck, find_unit_changes, is_reg
 from plfl.data.panel import Panel
 from plfl.data.readings import Readings, Series
 from plfl.data.rules import RULES, Finding, Place
-from plfl.data.zones import to_utc, utc_offset
+from plfl.data.zones import find_falls, to_utc, utc_offset
 from plfl.errors import BadInput
 
 UNITS: dict[str, tuple[float, bool]] = {
@@ -317,6 +317,7 @@ class _Client:
             return found
         if all(finding.code != "PLF202" for finding in self.findings):  # its readings are not missing
             self._gaps(found)
+        self._missing_hours(found)
         if "PLF205" not in self.config.ignore and _DAY % found.interval == 0:
             changes = find_unit_changes(load, _DAY // found.interval)
             if changes:
@@ -332,6 +333,20 @@ class _Client:
                 for begin, end in zip(begins, ends, strict=True):
                     load[begin:end] = np.nan
         return found
+
+    def _missing_hours(self, found: Gridded) -> None:
+        """Where an hour comes twice and is there once."""
+        if self.series.stamp_zone is None:
+            return
+        known = np.isfinite(found.load)
+        at = []
+        for fall, by in find_falls(self.series.stamp_zone, found.start, found.end):
+            index, num = (fall - found.start) // found.interval, by // found.interval
+            around = known[max(0, index - num) : index + num + 1]
+            if num and len(around) == 2 * num + 1 and around.sum() == num + 1 and not known[index : index + num].any():
+                at.append(index)
+        if at:
+            self._time("PLF115", len(at), found, at[0], _count(len(at), "time"))
 
     def _gaps(self, found: Gridded) -> None:
         begins, ends = find_runs(~np.isfinite(found.load))

@@ -132,6 +132,21 @@ _ALL = (
         "nothing has to be done",
     ),
     Rule(
+        "PLF114",
+        "interval and forecast do not fit",
+        "error",
+        "Lookback, horizon and max_gap must be whole numbers of the data's intervals.",
+        "set them to multiples of it, or to numbers of intervals: --set lookback=12 --set horizon=4 --set max_gap=0",
+    ),
+    Rule(
+        "PLF115",
+        "repeated hour there once",
+        "noted",
+        "When clocks go back, an hour of local time comes twice; here it is there once. Either an hour of readings is "
+        "missing, or the stamps are in standard time all year and those of the summer are an hour off.",
+        "if it is standard time: --set stamp_timezone=Etc/GMT+6 (UTC-6; the sign is reversed), beside timezone=...",
+    ),
+    Rule(
         "PLF201",
         "not a number",
         "error",

@@ -7,7 +7,7 @@ A source is KIND:WHAT?option=value&..., or the path of a table, whose options ar
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from plfl.config import GIVEN, TABLE_FIELDS, Config, parse_settings
 from plfl.data.bundled import read_bundled
@@ -61,7 +61,7 @@ def load_source(source: str, config: Config | None = None) -> Loaded:
         raise BadInput("this run's data was given in Python; go on with plfl.run(resume=..., data=...) there")
     name, _, query = source.partition("?")
     kind, colon, what = name.partition(":")
-    options = dict(parse_qsl(query, keep_blank_values=True))
+    options = dict(parse_qsl(query.replace("+", quote("+")), keep_blank_values=True))  # Etc/GMT+6 has no space
     if colon and kind in _READERS:
         return check_readings(_READERS[kind](source, what, options), config)
     if is_table(name) or Path(name).is_file():

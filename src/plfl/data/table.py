@@ -131,6 +131,8 @@ def _usable(columns: Columns, names: Sequence[str], findings: list[Finding]) -> 
     used = []
     for name in names:
         kind = columns.schema.field(name).type
+        if name.startswith("__index_level_"):
+            continue  # the rows of a pandas frame, under pandas' own name
         if _is_row_number(name):
             findings.append(Finding("PLF307", 1, Place(**columns.place(column=name)), "it has no name of its own"))
         elif _is_number(kind) or pa.types.is_null(kind) or (_is_text(kind) and _has_numbers(columns, name)):

@@ -78,6 +78,13 @@ def to_utc(zone: str, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return utc, first > second
 
 
+def find_falls(zone: str, begin: int, end: int) -> list[tuple[int, int]]:
+    """When clocks fall back between two times (UTC seconds), and by how many seconds."""
+    table = _offsets(zone, begin, end)
+    falls = zip(table.begins[1:], table.seconds[:-1] - table.seconds[1:], strict=True)
+    return [(int(at), int(by)) for at, by in falls if by > 0 and begin < at < end]
+
+
 def _is_after_fall(stamps: np.ndarray, period: np.ndarray) -> np.ndarray:
     """Which stamps follow a smaller one of the same period."""
     is_new = np.diff(period, prepend=-1) != 0

@@ -273,12 +273,15 @@ def _why_refused(
     num_readings = int(np.isfinite(panel.load[row]).sum())
     short = next((part for part in PARTS[1:] if len(found[part]) == 0), None)
     if len(found["train"]) < config.batch or short:
-        needed = _shortest(panel, config)
-        days = needed / panel.steps_per_day
-        windows = f"{len(found['train'])} training windows for batch = {config.batch}"
+        windows = f"{len(found['train']):,} training windows for batch = {config.batch}"
         lacking = windows if len(found["train"]) < config.batch else f"no complete window in its {short} part"
-        detail = f"it has {num_readings:,} readings and {lacking}; {needed:,} readings without gaps"
-        return Finding("PLF109", 1, place, f"{detail} ({days:.1f} days) are enough")
+        detail = f"it has {num_readings:,} reading{'s' if num_readings != 1 else ''} and {lacking}"
+        if config.history_days is not None:
+            detail += f" with history_days = {config.history_days}"
+        else:
+            needed = _shortest(panel, config)
+            detail += f"; {needed:,} readings without gaps ({needed / panel.steps_per_day:.1f} days) are enough"
+        return Finding("PLF109", 1, place, detail)
     train = panel.load[row, bounds[0] : bounds[1]]
     if np.nanmax(train) == np.nanmin(train):
         detail = f"its load never changes in the training part (always {np.nanmax(train):g} kWh)"
