@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from plfl.config import Config
@@ -124,6 +124,8 @@ def test_a_file_with_the_newest_reading_first_is_the_same(zone):
 @settings(deadline=None)
 @given(st.sampled_from(ODD), st.integers(2000, 2036), st.integers(0, 400), st.sampled_from([300, 900, 1800, 3600]))
 def test_to_utc_undoes_the_wall_clock_for_regular_series(zone, year, day, step):
+    """Of an hourly series, a half hour that comes twice may hold one stamp, and nothing tells which time it is."""
+    assume(zone != "Australia/Lord_Howe" or step <= 1800)
     begin = seconds(f"{year}-01-01") + day * 86_400
     utc = begin + step * np.arange(40 * 86_400 // step if step == 3600 else 2 * 86_400 // step)
     found, is_missing = to_utc(zone, utc + utc_offset(zone, utc))
