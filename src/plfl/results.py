@@ -34,6 +34,11 @@ class ClientResult:
     num_windows: int
     """Training windows."""
     note: str = ""
+    zone: str | None = None
+    """IANA time zone."""
+    load_mean: float | None = None
+    """kWh per interval, over all readings."""
+    load_sd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,9 @@ def _score_client(task: Task, row: int, scaled: np.ndarray) -> ClientResult:
         baseline_mase=baselines,
         num_windows=int(task.num_windows[row]),
         note="" if value is not None else _why_undefined(actual, load[origins], forecast),
+        zone=task.panel.zones[row],
+        load_mean=float(np.nanmean(load)),
+        load_sd=float(np.nanstd(load)),
     )
 
 

@@ -1,0 +1,424 @@
+"""A study: a grid of runs, trained together and told apart afterwards.
+
+A study is a small TOML file: a recipe, data sources (each a federation of its own), seeds, settings that all runs
+share, and a grid of settings that are combined. Runs that share the client optimizer and the partition are stacked
+(`plfl.federate.stack`). Each finished stack is one file in the study's folder, so that a study can be stopped at any
+moment and resumed; the outcome is that of a study that was never stopped.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import logging
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from plfl import runfolder
+from plfl._version import __version__
+from plfl.config import Config, check_key
+from plfl.data.sources import load_sources
+from plfl.errors import BadInput, Interrupted
+from plfl.federate.devices import prepare
+from plfl.federate.stack import Member, Stack, StackState
+from plfl.federation import SERVER_SETTINGS, Plan, complete, make_plan
+from plfl.forecast.metrics import mean_defined
+from plfl.forecast.windows import Task, make_task
+from plfl.recipes import make_recipe
+from plfl.results import ClientResult, score_clients, summarize, validation_mase
+from plfl.storage import write_json, write_text
+from plfl.training import stop_signals, versions
+
+_SERVER_FIELDS = ("server", *SERVER_SETTINGS.values())
+_MAX_ROWS = 12_000
+"""Clients of a stack on a GPU."""
+_BYTES_PER_NUMBER = 4  # float32 on the wire
+log = logging.getLogger("plfl")
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is compared."""
+
+    name: str
+    recipe: str
+    data: tuple[str, ...]
+    seeds: tuple[int, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Config fields that all runs share."""
+    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Config fields that are combined, each with its values."""
+
+    def points(self) -> list[dict[str, Any]]:
+        """Every combination of the grid once; where nothing is shared, the server does not count."""
+        points: list[dict[str, Any]] = []
+        for values in product(*self.grid.values()):
+            point = dict(zip(self.grid, values, strict=True))
+            if point.get("personal", self.settings.get("personal")) in ("all", ("*",), ["*"]):
+                point = {name: value for name, value in point.items() if name not in _SERVER_FIELDS}
+            if point not in points:
+                points.append(point)
+        return points
+
+    def runs(self) -> list["Run"]:
+        """Every point with every source and seed."""
+        return [
+            Run(point, complete(self._config(point, source, seed)))
+            for point in self.points()
+            for source in self.data
+            for seed in self.seeds
+        ]
+
+    def _config(self, point: Mapping[str, Any], source: str, seed: int) -> Config:
+        return make_recipe(self.recipe, self.settings | dict(point) | {"data": (source,), "seed": seed})
+
+
+@dataclass(frozen=True)
+class Run:
+    """One point of the grid with a source and a seed."""
+
+    point: dict[str, Any]
+    config: Config
+
+    @property
+    def source(self) -> str:
+        """Its data."""
+        return self.config.data[0]
+
+    def stack_key(self) -> str:
+        """Equal for runs that can be stacked."""
+        own = {"data", "seed", *_SERVER_FIELDS}
+        return json.dumps(self.config.model_dump(mode="json", exclude=own), sort_keys=True)
+
+
+@dataclass(frozen=True)
+class StudyProgress:
+    """Where a study stands."""
+
+    num_done: int
+    """Runs."""
+    num_runs: int
+    steps_done: int
+    """Client-steps, those of finished runs included."""
+    num_steps: int
+    client_steps_per_second: float | None
+
+
+Observer = Callable[[StudyProgress], None]
+
+
+def find_studies() -> dict[str, str]:
+    """The studies that come with plfl: the TOML of each by its name."""
+    folder = files("plfl").joinpath("studies")
+    return {path.name.removesuffix(".toml"): path.read_text(encoding="utf-8") for path in folder.iterdir()}
+
+
+def load_study(name: str, *, is_quick: bool = False, **changes: Any) -> Study:
+    """A study by its name or the path of its TOML file; `changes` replace what it says (None changes nothing).
+
+    >>> len(load_study("paper").points())
+    44
+    """
+    known = find_studies()
+    if name in known:
+        text = known[name]
+    elif name.endswith(".toml"):
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{name} cannot be read ({error}); give a TOML file like docs/studies.md shows") from None
+    else:
+        raise BadInput(f"unknown study {name!r}; known: {', '.join(sorted(known))}, or the path of a .toml file")
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{name} is not valid TOML ({error})") from None
+    quick = values.pop("quick", {})
+    if is_quick:
+        values = _merge(values, quick)
+    return _parse(Path(name).stem, _merge(values, {key: value for key, value in changes.items() if value is not None}))
+
+
+def _merge(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changed values; config fields among them are settings of all runs, and leave the grid."""
+    merged = dict(values)
+    settings, grid = dict(values.get("settings", {})), dict(values.get("grid", {}))
+    for key, value in changes.items():
+        if key in ("data", "seeds", "grid"):
+            merged[key] = value
+            grid = dict(value) if key == "grid" else grid
+        elif key == "settings":
+            settings |= value
+            grid = {name: axis for name, axis in grid.items() if name not in value}
+        else:
+            settings[key] = value
+            grid.pop(key, None)
+    return merged | {"settings": settings, "grid": grid}
+
+
+def _parse(name: str, values: Mapping[str, Any]) -> Study:
+    known = {"recipe", "data", "seeds", "settings", "grid"}
+    for key in values:
+        if key not in known:
+            raise BadInput(f"study {name}: unknown key {key!r}; known: {', '.join(sorted(known))}, quick")
+    settings, grid = dict(values.get("settings", {})), dict(values.get("grid", {}))
+    for key in (*settings, *grid):
+        check_key(key)
+        if key in ("data", "seed", "recipe"):
+            raise BadInput(f"study {name}: {key!r} is not a setting here; use data, seeds and recipe")
+    for key, axis in grid.items():
+        if not isinstance(axis, list | tuple) or not axis:
+            raise BadInput(f"study {name}: grid.{key} must be a list of values, such as {key} = [...]")
+    seeds = values.get("seeds", 1)
+    if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
+        seeds = list(range(seeds))
+    data = values.get("data", Config.model_fields["data"].default)
+    if not (isinstance(seeds, list | tuple) and seeds and all(type(seed) is int for seed in seeds)):
+        raise BadInput(f"study {name}: seeds must be a number of seeds, or a list of them, such as seeds = 3")
+    if not (isinstance(data, list | tuple) and data and all(isinstance(source, str) for source in data)):
+        raise BadInput(f'study {name}: data must be a list of sources, such as data = ["bundled:CA"]')
+    return Study(
+        name=name,
+        recipe=str(values.get("recipe", "paper")),
+        data=tuple(data),
+        seeds=tuple(seeds),
+        settings=settings,
+        grid={key: tuple(axis) for key, axis in grid.items()},
+    )
+
+
+def run_study(study: Study, folder: Path, *, is_resumed: bool = False, observer: Observer | None = None) -> Path:
+    """Train all runs that are not finished yet, and write results and report; returns the study's folder."""
+    started = time.perf_counter()
+    runs = study.runs()
+    with ExitStack() as stack:
+        if not is_resumed:
+            runfolder.create(folder)
+        stack.enter_context(runfolder.opened(folder))
+        first = runs[0].config
+        devices = prepare(first.device, first.cores, deterministic=first.deterministic)
+        write_json(folder / "study.json", asdict(study))
+        sources = {source: _load(source, runs) for source in study.data}
+        job = _Job(folder, runs, sources, devices, observer or (lambda progress: None))
+        finished = job.go()
+        write_results(folder, study, job, finished, time.perf_counter() - started)
+    return folder
+
+
+def resume_study(folder: Path, observer: Observer | None = None) -> Path:
+    """Go on with a study where it was stopped."""
+    path = folder / "study.json"
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        study = Study(**stored | {key: tuple(stored[key]) for key in ("data", "seeds")})
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"{path} cannot be read ({error}); is {folder} the folder of a study?") from None
+    study = replace(study, grid={key: tuple(axis) for key, axis in study.grid.items()})
+    return run_study(study, folder, is_resumed=True, observer=observer)
+
+
+def _load(source: str, runs: Sequence[Run]) -> Task:
+    """The task of a source; all runs of a study window their data alike."""
+    config = next(run.config for run in runs if run.source == source)
+    loaded = load_sources([source], config)
+    return make_task(loaded.usable(), config, loaded.findings)
+
+
+class _Job:
+    """A study on its way through its stacks."""
+
+    def __init__(
+        self,
+        folder: Path,
+        runs: list[Run],
+        sources: dict[str, Task],
+        devices: Sequence[jax.Device],
+        observer: Observer,
+    ) -> None:
+        self.folder, self.runs, self.tasks, self.devices, self.observer = folder, runs, sources, devices, observer
+        self.fingerprints = {source: task.panel.fingerprint() for source, task in sources.items()}
+        self.num_steps = sum(self._steps(run) for run in runs)
+        self.steps_done, self.num_done = 0, 0
+        self.trained_steps, self.trained_seconds = 0, 0.0
+
+    def go(self) -> list[dict[str, Any]]:
+        """All runs, in the order of the study."""
+        found = self._read_finished()
+        waiting = [run for run in self.runs if self._key(run) not in found]
+        self.num_done = len(self.runs) - len(waiting)
+        self.steps_done = self.num_steps - sum(self._steps(run) for run in waiting)
+        if self.num_done:
+            log.info("%d of %d runs are finished already", self.num_done, len(self.runs))
+        self._observe()
+        with stop_signals() as stop:
+            for chunk in self._chunks(waiting):
+                for run, row in zip(chunk, self._train(chunk, stop.is_set), strict=True):
+                    found[self._key(run)] = row
+                self._write(chunk, found)
+                self.num_done += len(chunk)
+                self._observe()
+        return [found[self._key(run)] for run in self.runs]
+
+    def _steps(self, run: Run) -> int:
+        return run.config.rounds * run.config.local_steps * self.tasks[run.source].panel.num_clients
+
+    def _key(self, run: Run) -> str:
+        """A name for what is computed."""
+        what = f"{__version__}{run.config.model_dump_json()}{self.fingerprints[run.source]}"
+        return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+    def _read_finished(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for path in sorted((self.folder / "stacks").glob("*.json")):
+            found |= json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+    def _write(self, chunk: Sequence[Run], found: Mapping[str, dict[str, Any]]) -> None:
+        (self.folder / "stacks").mkdir(exist_ok=True)
+        keys = [self._key(run) for run in chunk]
+        write_json(self.folder / "stacks" / f"{keys[0]}.json", {key: found[key] for key in keys})
+
+    def _chunks(self, runs: Sequence[Run]) -> Iterator[list[Run]]:
+        """Runs that are stacked: on a CPU those of one source, on a GPU as many as fit."""
+        is_cpu = self.devices[0].platform == "cpu"
+        groups: dict[str, list[Run]] = {}
+        for run in runs:
+            groups.setdefault(run.stack_key() + (run.source if is_cpu else ""), []).append(run)
+        for group in groups.values():
+            clients = max(self.tasks[run.source].panel.num_clients for run in group)
+            size = max(1, _MAX_ROWS // clients)
+            yield from (group[k : k + size] for k in range(0, len(group), size))
+
+    def _train(self, chunk: Sequence[Run], is_stopped: Callable[[], bool]) -> list[dict[str, Any]]:
+        plans = [make_plan(run.config, self.tasks[run.source]) for run in chunk]
+        config = chunk[0].config
+        members = [
+            Member(plan.task, plan.server, _server_kind(plan.config), plan.config.seed, plan.num_asked)
+            for plan in plans
+        ]
+        first = plans[0]
+        stack = Stack(members, first.training, self.devices, limits=first.limits, is_weighted=first.is_weighted)
+        state = stack.init()
+        stack.compile(state)
+        curves: list[list[dict[str, float | None]]] = [[] for _ in chunk]
+        for at in range(1, config.rounds + 1):
+            begun = time.perf_counter()
+            state, _, losses = stack.run_round(state, at)
+            jax.block_until_ready(losses)
+            self._count(chunk, time.perf_counter() - begun)
+            if at % config.eval_every == 0 or at == config.rounds:
+                self._evaluate(stack, state, at, stack.losses(losses), curves)
+            if is_stopped():
+                raise Interrupted(f"stopped; go on with plfl study --resume {self.folder}")
+        forecasts = stack.predict(state, "test")
+        return [
+            describe_run(run, plan, score_clients(plan.task, scaled), curve)
+            for run, plan, scaled, curve in zip(chunk, plans, forecasts, curves, strict=True)
+        ]
+
+    def _evaluate(
+        self,
+        stack: Stack,
+        state: StackState,
+        at: int,
+        losses: list[list[float]],
+        curves: list[list[dict[str, float | None]]],
+    ) -> None:
+        forecasts = stack.predict(state, "validation")
+        tasks = {k: member.task for k, member in zip(stack.order, stack.members, strict=True)}
+        for k, curve in enumerate(curves):
+            finite = [loss for loss in losses[k] if np.isfinite(loss)]
+            score = validation_mase(tasks[k], forecasts[k])
+            curve.append({"round": at, "loss": mean_defined(finite), "validation_mase": score})
+
+    def _count(self, chunk: Sequence[Run], seconds: float) -> None:
+        steps = sum(self._steps(run) // run.config.rounds for run in chunk)
+        self.steps_done += steps
+        self.trained_steps += steps
+        self.trained_seconds += seconds
+        self._observe()
+
+    def speed(self) -> float | None:
+        """Client-steps per second of training in this process."""
+        return self.trained_steps / self.trained_seconds if self.trained_seconds else None
+
+    def _observe(self) -> None:
+        self.observer(StudyProgress(self.num_done, len(self.runs), self.steps_done, self.num_steps, self.speed()))
+
+
+def _server_kind(config: Config) -> tuple[Any, ...]:
+    return tuple(getattr(config, name) for name in _SERVER_FIELDS)
+
+
+def describe_run(
+    run: Run, plan: Plan, clients: Sequence[ClientResult], curve: Sequence[dict[str, float | None]]
+) -> dict[str, Any]:
+    """One run as it is stored."""
+    return {
+        "source": run.source,
+        "seed": run.config.seed,
+        "point": run.point,
+        "num_shared_params": plan.num_shared_params,
+        "bytes_per_client_round": 2 * _BYTES_PER_NUMBER * plan.num_shared_params,
+        "validation_mase": curve[-1]["validation_mase"],
+        **summarize(clients),
+        "clients": [asdict(client) for client in clients],
+        "curve": list(curve),
+    }
+
+
+def write_results(
+    folder: Path, study: Study, job: _Job, runs: Sequence[dict[str, Any]], seconds: float
+) -> dict[str, Any]:
+    """`result.json` with everything, `results.csv` with a row per run and client."""
+    result = {
+        "study": asdict(study),
+        "sources": [_describe_source(source, task, job) for source, task in job.tasks.items()],
+        "runs": list(runs),
+        "client_steps_per_second": job.speed(),
+        "seconds": seconds,
+        "device": f"{len(job.devices)} x {job.devices[0].device_kind}",
+        "versions": versions(),
+    }
+    write_json(folder / "result.json", result)
+    write_text(folder / "results.csv", _as_csv(study, runs))
+    return result
+
+
+def _describe_source(source: str, task: Task, job: _Job) -> dict[str, Any]:
+    panel = task.panel
+    clients = [
+        {"id": client, "zone": zone, "load_mean": float(np.nanmean(load)), "load_sd": float(np.nanstd(load))}
+        for client, zone, load in zip(panel.ids, panel.zones, panel.load.astype(np.float64), strict=True)
+    ]
+    return {
+        "name": source,
+        "fingerprint": job.fingerprints[source],
+        "interval_minutes": float(panel.interval / np.timedelta64(1, "m")),
+        "clients": clients,
+        "baselines": {},
+        "findings": [finding.to_dict() for finding in task.findings],
+    }
+
+
+def _as_csv(study: Study, runs: Sequence[dict[str, Any]]) -> str:
+    table = io.StringIO()
+    metrics = ("mase", "mase_insample", "mae", "rmse", "nrmse")
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["source", *study.grid, "seed", "client", *metrics])
+    for run in runs:
+        axes = [run["point"].get(axis, "") for axis in study.grid]
+        for client in run["clients"]:
+            numbers = ["" if client[name] is None else repr(client[name]) for name in metrics]
+            writer.writerow([run["source"], *axes, run["seed"], client["id"], *numbers])
+    return table.getvalue()
