@@ -16,7 +16,7 @@ from plfl.config import Config
 from plfl.errors import BadInput
 from plfl.federate import checkpoint
 from plfl.federate.checkpoint import Stamp
-from plfl.federate.client import CLIENT_OPTIMIZERS, ClientOptimizer, LocalTraining
+from plfl.federate.client import CLIENT_OPTIMIZERS, LocalTraining
 from plfl.federate.engine import Engine
 from plfl.federate.gate import Limits
 from plfl.federate.params import count_params
@@ -80,12 +80,12 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
     model = model or make_model(config.model, task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp)
     shapes = check_model(model, task.num_features, task.lookback)
     partition = make_partition(shapes, config.personal)
-    client_optimizer, server_optimizer = _build_optimizers(config)
+    client_settings, server_settings = optimizer_settings(config)
     training = LocalTraining(
         model=model,
         loss=squared_error,
         partition=partition,
-        optimizer=client_optimizer,
+        optimizer=CLIENT_OPTIMIZERS[config.client](**client_settings),
         lookback=task.lookback,
         horizon=task.horizon,
         local_steps=config.local_steps,
@@ -97,7 +97,7 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         config=config,
         task=task,
         training=training,
-        server=server_optimizer,
+        server=SERVER_OPTIMIZERS[config.server](**server_settings),
         num_params=count_params(shapes),
         num_shared_params=count_params({name: shapes[name] for name in partition.shared}),
         num_asked=cohort_size(config.fraction, task.panel.num_clients),
@@ -212,13 +212,13 @@ def complete(config: Config) -> Config:
     return config.model_copy(update=values)
 
 
-def _build_optimizers(config: Config) -> tuple[ClientOptimizer, ServerOptimizer]:
-    """Client and server optimizer of a complete config."""
-    built = []
+def optimizer_settings(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments of the client's and of the server's optimizer in a complete config."""
+    found = []
     for name, factories, fields in _optimizers(config):
         keys = inspect.signature(factories[name]).parameters
-        built.append(factories[name](**{key: getattr(config, fields[key]) for key in keys}))
-    return built[0], built[1]
+        found.append({key: getattr(config, fields[key]) for key in keys})
+    return found[0], found[1]
 
 
 def _optimizers(config: Config) -> list[tuple[str, Mapping[str, Callable[..., Any]], dict[str, str]]]:

@@ -31,7 +31,7 @@ from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted
 from plfl.federate.devices import prepare
 from plfl.federate.stack import Member, Stack, StackState
-from plfl.federation import SERVER_SETTINGS, Plan, complete, make_plan
+from plfl.federation import CLIENT_SETTINGS, SERVER_SETTINGS, Plan, complete, make_plan, optimizer_settings
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.windows import Task, make_task
 from plfl.recipes import make_recipe
@@ -56,16 +56,26 @@ class Study:
     seeds: tuple[int, ...]
     settings: dict[str, Any] = field(default_factory=dict)
     """Config fields that all runs share."""
-    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Config fields that are combined, each with its values."""
+    grids: tuple[dict[str, tuple[Any, ...]], ...] = ()
+    """Each says config fields that are combined, with their values; together they make the study."""
+
+    @property
+    def grid(self) -> dict[str, tuple[Any, ...]]:
+        """Every field that varies, with all its values."""
+        axes: dict[str, dict[Any, None]] = {}
+        for grid in self.grids:
+            for name, values in grid.items():
+                axes.setdefault(name, {}).update(dict.fromkeys(map(_hashable, values)))
+        return {name: tuple(values) for name, values in axes.items()}
 
     def points(self) -> list[dict[str, Any]]:
         """Every combination of the grid once; where nothing is shared, the server does not count."""
         points: list[dict[str, Any]] = []
-        for values in product(*self.grid.values()):
-            point = dict(zip(self.grid, values, strict=True))
+        combined = [dict(zip(grid, values, strict=True)) for grid in self.grids for values in product(*grid.values())]
+        for point in combined:
             if point.get("personal", self.settings.get("personal")) in ("all", ("*",), ["*"]):
-                point = {name: value for name, value in point.items() if name not in _SERVER_FIELDS}
+                for name in _SERVER_FIELDS:
+                    point.pop(name, None)
             if point not in points:
                 points.append(point)
         return points
@@ -97,7 +107,7 @@ class Run:
 
     def stack_key(self) -> str:
         """Equal for runs that can be stacked."""
-        own = {"data", "seed", *_SERVER_FIELDS}
+        own = {"data", "seed", *CLIENT_SETTINGS.values(), *_SERVER_FIELDS}
         return json.dumps(self.config.model_dump(mode="json", exclude=own), sort_keys=True)
 
 
@@ -152,18 +162,29 @@ def load_study(name: str, *, is_quick: bool = False, **changes: Any) -> Study:
 def _merge(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changed values; config fields among them are settings of all runs, and leave the grid."""
     merged = dict(values)
-    settings, grid = dict(values.get("settings", {})), dict(values.get("grid", {}))
+    settings, grids = dict(values.get("settings", {})), _as_grids(values.get("grid", {}))
     for key, value in changes.items():
-        if key in ("data", "seeds", "grid"):
+        if key in ("data", "seeds"):
             merged[key] = value
-            grid = dict(value) if key == "grid" else grid
-        elif key == "settings":
-            settings |= value
-            grid = {name: axis for name, axis in grid.items() if name not in value}
+        elif key == "grid":
+            grids = _as_grids(value)
         else:
-            settings[key] = value
-            grid.pop(key, None)
-    return merged | {"settings": settings, "grid": grid}
+            fixed = value if key == "settings" else {key: value}
+            settings |= fixed
+            grids = [{name: axis for name, axis in grid.items() if name not in fixed} for grid in grids]
+    return merged | {"settings": settings, "grid": grids}
+
+
+def _as_grids(grid: Any) -> list[dict[str, Any]]:
+    """One grid or a list of them as a list."""
+    grids = grid if isinstance(grid, list | tuple) else [grid]
+    if not all(isinstance(one, Mapping) for one in grids):
+        raise BadInput("a study's grid is a table, or several: [grid], or [[grid]] for each")
+    return [dict(one) for one in grids]
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _parse(name: str, values: Mapping[str, Any]) -> Study:
@@ -171,12 +192,13 @@ def _parse(name: str, values: Mapping[str, Any]) -> Study:
     for key in values:
         if key not in known:
             raise BadInput(f"study {name}: unknown key {key!r}; known: {', '.join(sorted(known))}, quick")
-    settings, grid = dict(values.get("settings", {})), dict(values.get("grid", {}))
-    for key in (*settings, *grid):
+    settings, grids = dict(values.get("settings", {})), _as_grids(values.get("grid", {}))
+    axes = [(key, axis) for grid in grids for key, axis in grid.items()]
+    for key in (*settings, *(key for key, _ in axes)):
         check_key(key)
         if key in ("data", "seed", "recipe"):
             raise BadInput(f"study {name}: {key!r} is not a setting here; use data, seeds and recipe")
-    for key, axis in grid.items():
+    for key, axis in axes:
         if not isinstance(axis, list | tuple) or not axis:
             raise BadInput(f"study {name}: grid.{key} must be a list of values, such as {key} = [...]")
     seeds = values.get("seeds", 1)
@@ -193,7 +215,7 @@ def _parse(name: str, values: Mapping[str, Any]) -> Study:
         data=tuple(data),
         seeds=tuple(seeds),
         settings=settings,
-        grid={key: tuple(axis) for key, axis in grid.items()},
+        grids=tuple({key: tuple(axis) for key, axis in grid.items()} for grid in grids),
     )
 
 
@@ -223,7 +245,7 @@ def resume_study(folder: Path, observer: Observer | None = None) -> Path:
         study = Study(**stored | {key: tuple(stored[key]) for key in ("data", "seeds")})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise BadInput(f"{path} cannot be read ({error}); is {folder} the folder of a study?") from None
-    study = replace(study, grid={key: tuple(axis) for key, axis in study.grid.items()})
+    study = replace(study, grids=tuple({key: tuple(axis) for key, axis in grid.items()} for grid in study.grids))
     return run_study(study, folder, is_resumed=True, observer=observer)
 
 
@@ -302,12 +324,16 @@ class _Job:
     def _train(self, chunk: Sequence[Run], is_stopped: Callable[[], bool]) -> list[dict[str, Any]]:
         plans = [make_plan(run.config, self.tasks[run.source]) for run in chunk]
         config = chunk[0].config
-        members = [
-            Member(plan.task, plan.server, _server_kind(plan.config), plan.config.seed, plan.num_asked)
-            for plan in plans
-        ]
+        members = [_as_member(plan) for plan in plans]
         first = plans[0]
-        stack = Stack(members, first.training, self.devices, limits=first.limits, is_weighted=first.is_weighted)
+        stack = Stack(
+            members,
+            first.training,
+            self.devices,
+            client=config.client,
+            limits=first.limits,
+            is_weighted=first.is_weighted,
+        )
         state = stack.init()
         stack.compile(state)
         curves: list[list[dict[str, float | None]]] = [[] for _ in chunk]
@@ -356,8 +382,9 @@ class _Job:
         self.observer(StudyProgress(self.num_done, len(self.runs), self.steps_done, self.num_steps, self.speed()))
 
 
-def _server_kind(config: Config) -> tuple[Any, ...]:
-    return tuple(getattr(config, name) for name in _SERVER_FIELDS)
+def _as_member(plan: Plan) -> Member:
+    client, server = optimizer_settings(plan.config)
+    return Member(plan.task, plan.config.seed, plan.num_asked, client, plan.config.server, server)
 
 
 def describe_run(
@@ -382,7 +409,7 @@ def write_results(
 ) -> dict[str, Any]:
     """`result.json` with everything, `results.csv` with a row per run and client."""
     result = {
-        "study": asdict(study),
+        "study": asdict(study) | {"grid": study.grid},
         "sources": [_describe_source(source, task, job) for source, task in job.tasks.items()],
         "runs": list(runs),
         "client_steps_per_second": job.speed(),

@@ -5,17 +5,18 @@ import pytest
 
 from plfl.data.generated import generate
 from plfl.federate.stack import Member, Stack
-from plfl.federation import Federation
+from plfl.federation import Federation, optimizer_settings
 from small import DEVICES, assert_trees_close, run_engine, tiny_federation, uneven_panel
 
 
 def make_stack(federations: list[Federation]) -> Stack:
-    members = [
-        Member(f.task, f.engine.server, (f.config.server, f.config.server_lr), f.config.seed, f.num_asked)
-        for f in federations
-    ]
-    first = federations[0].engine
-    return Stack(members, first.training, DEVICES, limits=first.limits, is_weighted=first.is_weighted)
+    members = []
+    for federation in federations:
+        client, server = optimizer_settings(federation.config)
+        config, task = federation.config, federation.task
+        members.append(Member(task, config.seed, federation.num_asked, client, config.server, server))
+    plan = federations[0].plan
+    return Stack(members, plan.training, DEVICES, client=plan.config.client, limits=plan.limits)
 
 
 def train(stack: Stack, rounds: int):
@@ -43,7 +44,7 @@ def test_a_federation_in_a_stack_equals_the_same_alone(personal):
     other = generate(3, days=9, seed=4)  # another beginning, length and number of clients
     servers = ["fed_yogi", "fed_avg_adaptive", "fed_avg"] if personal == "mlp" else ["fed_avg"]
     federations = [
-        tiny_federation(panel, personal=personal, server=server, seed=seed)
+        tiny_federation(panel, personal=personal, server=server, seed=seed, client_lr=1e-3 * (1 + seed))
         for server in servers
         for panel, seed in ((uneven_panel(), 0), (other, 0), (uneven_panel(), 7))
     ]

@@ -403,7 +403,7 @@ class _Client:
 
 
 def _on_one_grid(gridded: list[Gridded], readings: Readings, config: Config) -> tuple[Panel | None, list[Finding]]:
-    """All clients on the interval that is asked for, or that most of them have."""
+    """All clients on the interval that is asked for, or that most of them have; takes them out of the list."""
     refused: list[Finding] = []
     if not gridded:
         return None, refused
@@ -433,24 +433,29 @@ def _on_one_grid(gridded: list[Gridded], readings: Readings, config: Config) -> 
             f"the clients' times are too far apart for one run: {early.id!r} begins at {_utc(early, 0)}, "
             f"{late.id!r} at {_utc(late, 0)}; correct their stamps, or leave one out"
         )
-    load = np.full((len(fitting), num), np.nan, np.float32)
-    covariates = np.full((len(fitting), num, len(readings.covariate_names)), np.nan, np.float32)
-    for row, client in enumerate(fitting):
+    ids, zones = tuple(client.id for client in fitting), tuple(client.zone for client in fitting)
+    statics = np.stack([client.statics for client in fitting]).astype(np.float32)
+    load = np.full((len(ids), num), np.nan, np.float32)
+    covariates = np.full((len(ids), num, len(readings.covariate_names)), np.nan, np.float32)
+    gridded.clear()
+    fitting.reverse()
+    for row in range(len(ids)):
+        client = fitting.pop()  # and forgotten, so that not all are there twice
         at, values, inputs = _resampled(client, interval, phase)
         first = (at - start) // interval
         load[row, first : first + len(values)] = values
         covariates[row, first : first + len(values)] = inputs
     return (
         Panel(
-            ids=tuple(client.id for client in fitting),
+            ids=ids,
             start=np.datetime64(start, "s"),
             interval=_as_timedelta(interval),
             load=load,
             covariates=covariates,
             covariate_names=readings.covariate_names,
-            statics=np.stack([client.statics for client in fitting]).astype(np.float32),
+            statics=statics,
             static_names=readings.static_names,
-            zones=tuple(client.zone for client in fitting),
+            zones=zones,
         ),
         refused,
     )

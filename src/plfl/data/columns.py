@@ -90,16 +90,27 @@ def _open_parquet(path: Path) -> Columns:
     def read(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         try:
             with pq.ParquetFile(path) as stored:
+                at = 0
                 for groups in _portions(stored.metadata):
-                    yield from stored.iter_batches(_BATCH_ROWS, row_groups=groups, columns=list(names))
+                    for batch in stored.iter_batches(_BATCH_ROWS, row_groups=groups, columns=list(names)):
+                        at += batch.num_rows
+                        if at <= num_rows:
+                            yield batch
+                if at != num_rows:
+                    raise fault("PLF305", f"it has {at:,} rows and says {num_rows:,}", file=file)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise fault("PLF305", reason_of(error), file=file) from None
+        finally:
+            pa.default_memory_pool().release_unused()
 
     try:
         with pq.ParquetFile(path) as stored:
             schema, num_rows = stored.schema_arrow, stored.metadata.num_rows
+            groups = [stored.metadata.row_group(k).num_rows for k in range(stored.metadata.num_row_groups)]
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise fault("PLF305", reason_of(error), file=file) from None
+    if num_rows != sum(groups) or min(groups, default=0) < 0:
+        raise fault("PLF305", "its parts do not have as many rows as it says", file=file)
     return Columns(schema, num_rows, read, path.stem, file)
 
 

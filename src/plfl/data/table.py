@@ -149,7 +149,7 @@ def _is_row_number(name: str) -> bool:
 
 def _has_numbers(columns: Columns, name: str) -> bool:
     for batch in columns.read([name]):
-        cells = pc.drop_null(_texts(batch.column(0)))
+        cells = pc.drop_null(_texts(columns, batch.column(0), name))
         if len(cells):
             return bool(pc.mean(pc.match_substring_regex(cells, f"{_NUMBER}|{_COMMA_NUMBER}")).as_py() >= 0.5)
     return False
@@ -161,11 +161,16 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _texts(cells: pa.Array) -> pa.Array:
+def _texts(columns: Columns, cells: pa.Array, name: str) -> pa.Array:
     """The cells of a text column as plain strings; not every kind of dictionary can be cast as it is."""
-    if pa.types.is_dictionary(cells.type):
-        return cells.dictionary.cast(pa.string()).take(cells.indices)
-    return cells.cast(pa.string())
+    try:
+        if pa.types.is_dictionary(cells.type):
+            cells = cells.dictionary.cast(pa.string()).take(cells.indices)
+        cells = cells.cast(pa.string())
+        cells.validate(full=True)
+    except pa.ArrowException:
+        raise fault("PLF305", "a text is not UTF-8", **columns.place(None, name)) from None
+    return cells
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -218,7 +223,7 @@ class _Clock:
         if self.format in EPOCH_UNITS:
             return self._epoch(stamps, first_row)
         if _is_text(stamps.type):
-            stamps = self._parse(_texts(stamps), first_row)
+            stamps = self._parse(_texts(self.columns, stamps, self.name), first_row)
         try:
             whole = stamps.cast(pa.timestamp("s", tz=getattr(stamps.type, "tz", None)), safe=False)
         except pa.ArrowException as error:
@@ -287,7 +292,7 @@ class _Clock:
         for batch in self.columns.read([self.name]):
             known = pc.drop_null(batch.column(0))
             if len(known):
-                return _shown(known[0])
+                return _shown(_texts(self.columns, known[:1], self.name)[0] if _is_text(known.type) else known[0])
         return None
 
 
@@ -325,7 +330,7 @@ def _can_cast(text: pa.Scalar, kind: pa.DataType) -> bool:
 def _numbers(columns: Columns, cells: pa.Array, first_row: int, name: str, decimal: str) -> np.ndarray:
     """A column as float64, NaN where empty."""
     if _is_text(cells.type):
-        texts = pc.utf8_trim_whitespace(_texts(cells))
+        texts = pc.utf8_trim_whitespace(_texts(columns, cells, name))
         texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
         cells = _text_as_numbers(columns, texts, first_row, name, decimal)
     elif not (_is_number(cells.type) or pa.types.is_null(cells.type)):
@@ -393,7 +398,9 @@ def _read_statics(config: Config, findings: list[Finding]) -> _Statics:
             own = [_fact(columns, fact[k], first_row + k, names[n]) for n, fact in enumerate(facts)]
             rows[client] = np.array(own, np.float32)
         if "timezone" in present:
-            for client, zone in zip(ids, batch.column("timezone").cast(pa.string()).to_pylist(), strict=True):
+            for client, zone in zip(
+                ids, _texts(columns, batch.column("timezone"), "timezone").to_pylist(), strict=True
+            ):
                 if zone is not None:
                     _check_zone(columns, zone, client)
                     zones[client] = zone
@@ -416,11 +423,16 @@ def _fact(columns: Columns, value: float, row: int, name: str) -> float:
 
 def _ids(columns: Columns, ids: pa.Array, first_row: int, name: str) -> pa.Array:
     """Ids as text, dictionary encoded where they were."""
+    if pa.types.is_dictionary(ids.type) and ids.dictionary.null_count:
+        ids = ids.dictionary.take(ids.indices)
     if ids.null_count:
         row = first_row + int(np.argmax(np.asarray(ids.is_null())))
         raise fault("PLF303", "the id is empty", count=ids.null_count, **columns.place(row, name))
     try:
-        return ids if pa.types.is_dictionary(ids.type) and _is_text(ids.type) else ids.cast(pa.string())
+        if not (pa.types.is_dictionary(ids.type) and _is_text(ids.type)):
+            ids = ids.cast(pa.string())
+        ids.validate(full=True)
+        return ids
     except pa.ArrowException:
         raise fault("PLF311", f"ids of type {ids.type} cannot be text", **columns.place(None, name)) from None
 
@@ -477,8 +489,11 @@ def _long_series(
 def _encode(ids: pa.Array, index: dict[str, int]) -> np.ndarray:
     """A code for each id; new ids are added to the index."""
     encoded = ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode()
-    local = [index.setdefault(str(client), len(index)) for client in encoded.dictionary.to_pylist()]
-    return np.array(local, np.int32)[np.asarray(encoded.indices)] if local else np.zeros(0, np.int32)
+    clients, codes = encoded.dictionary.to_pylist(), np.asarray(encoded.indices)
+    own = np.zeros(len(clients), np.int32)
+    for k in np.flatnonzero(np.bincount(codes, minlength=len(clients))):  # a category may have no rows
+        own[k] = index.setdefault(clients[k], len(index))
+    return own[codes]
 
 
 def _group(codes: np.ndarray, num_clients: int) -> tuple[np.ndarray | None, np.ndarray]:

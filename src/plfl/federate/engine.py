@@ -94,7 +94,14 @@ class Engine:
 
         def train(state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
             clients, updates, losses = self.rows.train(
-                self._broadcast(state.server), state.clients, data, keys, cohort, round_index, num_asked=self.num_asked
+                self._broadcast(state.server),
+                state.clients,
+                data,
+                keys,
+                {},
+                cohort,
+                round_index,
+                num_asked=self.num_asked,
             )
             return Answers(clients, updates, jnp.asarray(data.num_windows, jnp.float32), cohort, losses)
 

@@ -6,7 +6,7 @@ batched. Windows are cut from the series on the device. Rows are padded to a mul
 asked. Which federation a row belongs to is the caller's affair.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from plfl.federate.client import ClientState, LocalTraining, client_update
+from plfl.federate.client import ClientOptimizer, ClientState, LocalTraining, client_update
 from plfl.federate.params import batches_key
 from plfl.forecast.models import Params
 from plfl.forecast.windows import ClientData, gather, pad_origins
@@ -33,9 +33,16 @@ class Rows:
     """Some clients on some devices."""
 
     def __init__(
-        self, data: ClientData, training: LocalTraining, devices: Sequence[jax.Device], keys: jax.Array
+        self,
+        data: ClientData,
+        training: LocalTraining,
+        devices: Sequence[jax.Device],
+        keys: jax.Array,
+        settings: Mapping[str, np.ndarray] | None = None,
+        make_optimizer: Callable[..., ClientOptimizer] | None = None,
     ) -> None:
-        self.training, self.num_clients = training, len(keys)
+        """Rows of one `training`; with `settings` (rows,) each row's optimizer is made from its own of them."""
+        self.training, self.num_clients, self.make_optimizer = training, len(keys), make_optimizer
         self.is_batched = devices[0].platform != "cpu"
         self.mesh = Mesh(np.array(devices[: self.num_clients]), ("clients",))
         self.sharded = NamedSharding(self.mesh, P("clients"))
@@ -50,6 +57,8 @@ class Rows:
             )
         )
         self.keys = jax.device_put(jnp.concatenate([keys, keys[: self.num_rows - len(keys)]]), self.sharded)
+        padded = {name: self.pad(values) for name, values in (settings or {}).items()}
+        self.settings = jax.device_put(padded, self.sharded)
 
     def pad(self, array: np.ndarray) -> np.ndarray:
         """Rows of zeros up to `num_rows`."""
@@ -62,6 +71,7 @@ class Rows:
         clients: ClientState,
         data: ClientData,
         keys: jax.Array,
+        settings: dict[str, jax.Array],
         cohort: jax.Array,
         round_index: jax.Array,
         *,
@@ -72,23 +82,32 @@ class Rows:
         Rows that are not of the cohort stay as they are, with an update of zero.
         """
         if not self.is_batched:
-            return self._train_on_cores(shared, clients, data, keys, cohort, round_index)
-        update_rows = jax.vmap(self._update_row, in_axes=(0, 0, _PER_CLIENT, 0, None))
+            return self._train_on_cores(shared, clients, data, keys, settings, cohort, round_index)
+        update_rows = jax.vmap(self._update_row, in_axes=(0, 0, _PER_CLIENT, 0, 0, None))
         if num_asked == self.num_rows:
-            return update_rows(shared, clients, data, keys, round_index)
+            return update_rows(shared, clients, data, keys, settings, round_index)
         asked = jnp.flatnonzero(cohort, size=num_asked)
         taken = ClientData(*(a if axis is None else a[asked] for a, axis in zip(data, _PER_CLIENT, strict=True)))
-        sent, before = jax.tree.map(lambda a: a[asked], (shared, clients))
-        after, updates, losses = update_rows(sent, before, taken, keys[asked], round_index)
+        sent, before, chosen = jax.tree.map(lambda a: a[asked], (shared, clients, settings))
+        after, updates, losses = update_rows(sent, before, taken, keys[asked], chosen, round_index)
         spread = jax.tree.map(
             lambda a: jnp.zeros((self.num_rows, *a.shape[1:]), a.dtype).at[asked].set(a), (updates, losses)
         )
         return jax.tree.map(lambda stack, a: stack.at[asked].set(a), clients, after), *spread
 
     def _update_row(
-        self, shared: Params, client: ClientState, data: ClientData, key: jax.Array, round_index: jax.Array
+        self,
+        shared: Params,
+        client: ClientState,
+        data: ClientData,
+        key: jax.Array,
+        settings: dict[str, jax.Array],
+        round_index: jax.Array,
     ) -> tuple[ClientState, Params, jax.Array]:
-        return client_update(self.training, shared, client, data, batches_key(key, round_index))
+        training = self.training
+        if self.make_optimizer is not None:
+            training = training._replace(optimizer=self.make_optimizer(**settings))
+        return client_update(training, shared, client, data, batches_key(key, round_index))
 
     def _train_on_cores(
         self,
@@ -96,6 +115,7 @@ class Rows:
         clients: ClientState,
         data: ClientData,
         keys: jax.Array,
+        settings: dict[str, jax.Array],
         cohort: jax.Array,
         round_index: jax.Array,
     ) -> tuple[ClientState, Params, jax.Array]:
@@ -103,7 +123,7 @@ class Rows:
 
         @jax.shard_map(
             mesh=self.mesh,
-            in_specs=(P("clients"), P("clients"), _DATA_SPECS, P("clients"), P("clients"), P()),
+            in_specs=(P("clients"), P("clients"), _DATA_SPECS, P("clients"), P("clients"), P("clients"), P()),
             out_specs=P("clients"),
             check_vma=False,
         )
@@ -112,6 +132,7 @@ class Rows:
             clients: ClientState,
             data: ClientData,
             keys: jax.Array,
+            settings: dict[str, jax.Array],
             cohort: jax.Array,
             round_index: jax.Array,
         ) -> tuple[ClientState, Params, jax.Array]:
@@ -120,13 +141,13 @@ class Rows:
 
             def train_one(k: jax.Array, rows: Any) -> Any:
                 c = asked_first[k]  # counts this core's rows only, and so does everything in here
-                sent, client = jax.tree.map(lambda a: a[c], (shared, rows[0]))
-                answer = self._update_row(sent, client, _row(data, c), keys[c], round_index)
+                sent, client, own = jax.tree.map(lambda a: a[c], (shared, rows[0], settings))
+                answer = self._update_row(sent, client, _row(data, c), keys[c], own, round_index)
                 return jax.tree.map(lambda stack, value: stack.at[c].set(value), rows, answer)
 
             return jax.lax.fori_loop(0, cohort.sum(), train_one, (clients, updates, jnp.zeros(cohort.shape[0])))
 
-        return train_shard(shared, clients, data, keys, cohort, round_index)
+        return train_shard(shared, clients, data, keys, settings, cohort, round_index)
 
     def predict(self, shared: Params, clients: ClientState, data: ClientData, origins: jax.Array) -> jax.Array:
         """Scaled forecasts (rows, windows) for the windows with these origins, from each row's own params."""

@@ -1,11 +1,13 @@
 """A stack: many federations trained together, as more rows of one program.
 
-Federations of a stack share the model, the partition and the client optimizer with its settings; they differ in data,
-seed and server. All their clients train as rows; then each server takes its own clients' updates, federations with one
-kind of server side by side. A federation in a stack has the numbers that it has alone.
+Federations of a stack share the model, the partition and the kind of client optimizer; they differ in data, seed, kind
+of server, and the settings of both optimizers, which are numbers in the program like any other. All clients train as
+rows; then each server takes its own clients' updates, federations with one kind of server side by side. A federation in
+a stack has the numbers that it has alone.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -13,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plfl.federate.client import ClientState, LocalTraining
+from plfl.federate.client import CLIENT_OPTIMIZERS, ClientState, LocalTraining
 from plfl.federate.gate import Limits
 from plfl.federate.params import client_keys, personal_key, shared_key
 from plfl.federate.round import Answers, FederationState, choose_cohort, run_round
 from plfl.federate.rows import Rows
-from plfl.federate.server import ServerOptimizer, ServerState
+from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, ServerState
 from plfl.forecast.models import Params
 from plfl.forecast.windows import ClientData, Task, stack_clients
 
@@ -27,11 +29,11 @@ class Member(NamedTuple):
     """One federation of a stack."""
 
     task: Task
-    server: ServerOptimizer
-    kind: Hashable
-    """Equal for members whose servers are equal."""
     seed: int
     num_asked: int
+    client_settings: Mapping[str, float]
+    server: str
+    server_settings: Mapping[str, float]
 
 
 class StackState(NamedTuple):
@@ -44,7 +46,9 @@ class StackState(NamedTuple):
 class _Block(NamedTuple):
     """Members with one kind of server and equally many clients; their rows stand together."""
 
-    server: ServerOptimizer
+    server: str
+    settings: dict[str, np.ndarray]
+    """(members,) of the servers."""
     num_members: int
     num_clients: int
     """Of each member."""
@@ -55,6 +59,10 @@ class _Block(NamedTuple):
     @property
     def end(self) -> int:
         return self.begin + self.num_members * self.num_clients
+
+    def make_server(self, settings: Mapping[str, Any]) -> ServerOptimizer:
+        """The server with some settings."""
+        return SERVER_OPTIMIZERS[self.server](**settings)
 
     def split(self, rows: Any) -> Any:
         """Rows of all clients as (members, clients, ...)."""
@@ -71,24 +79,30 @@ class Stack:
         training: LocalTraining,
         devices: Sequence[jax.Device],
         *,
+        client: str,
         limits: Limits,
         is_weighted: bool = False,
     ) -> None:
+        """Federations of one `training`, but for the settings of its optimizer (`client`), which are the members'."""
+
         def place(k: int) -> tuple[str, int, int]:
             member = members[k]
-            return repr(member.kind), member.task.panel.num_clients, member.num_asked
+            return member.server, member.task.panel.num_clients, member.num_asked
 
         self.order = sorted(range(len(members)), key=place)
         """Which member comes when."""
         self.members = [members[k] for k in self.order]
         self.training, self.limits, self.is_weighted = training, limits, is_weighted
         self.blocks: list[_Block] = []
-        for (_, num_clients, num_asked), ks in groupby(self.order, key=place):
+        for (server, num_clients, num_asked), ks in groupby(self.order, key=place):
             chosen = list(ks)
+            settings = _stacked([members[k].server_settings for k in chosen])
             begin = self.blocks[-1].end if self.blocks else 0
-            self.blocks.append(_Block(members[chosen[0]].server, len(chosen), num_clients, num_asked, begin))
+            self.blocks.append(_Block(server, settings, len(chosen), num_clients, num_asked, begin))
         keys = jnp.concatenate([client_keys(member.seed, member.task.panel.ids) for member in self.members])
-        self.rows = Rows(stack_clients([member.task for member in self.members]), training, devices, keys)
+        settings = _stacked([m.client_settings for m in self.members for _ in m.task.panel.ids])
+        data = stack_clients([member.task for member in self.members])
+        self.rows = Rows(data, training, devices, keys, settings, CLIENT_OPTIMIZERS[client])
         self._compiled_round: Any = None
         self._predict = jax.jit(self._predict_all)
 
@@ -103,7 +117,7 @@ class Stack:
         for block in self.blocks:
             begun = []
             for member in self.members[at : at + block.num_members]:
-                server = block.server.init(models[member.seed], block.num_clients)
+                server = block.make_server(member.server_settings).init(models[member.seed], block.num_clients)
                 if self.is_weighted:
                     server = server._replace(weight=jnp.asarray(member.task.num_windows, jnp.float32))
                 begun.append(server)
@@ -121,34 +135,44 @@ class Stack:
             whole = self.rows.whole
             whole_round = jax.jit(self._whole_round, donate_argnums=0, out_shardings=(self._shardings(), whole, whole))
             with jax.default_matmul_precision("highest"):
-                lowered = whole_round.lower(state, self.rows.data, self.rows.keys, np.int32(1))
+                lowered = whole_round.lower(state, *self._inputs(), np.int32(1))
                 self._compiled_round = lowered.compile()
 
     def run_round(self, state: StackState, round_index: int) -> tuple[StackState, jax.Array, jax.Array]:
         """Round `round_index` (from 1): the next state, and verdict and loss of each client (rows,)."""
         self.compile(state)
-        return self._compiled_round(state, self.rows.data, self.rows.keys, np.int32(round_index))
+        return self._compiled_round(state, *self._inputs(), np.int32(round_index))
+
+    def _inputs(self) -> tuple[Any, ...]:
+        return self.rows.data, self.rows.keys, self.rows.settings, tuple(block.settings for block in self.blocks)
 
     def _whole_round(
-        self, state: StackState, data: ClientData, keys: jax.Array, round_index: jax.Array
+        self,
+        state: StackState,
+        data: ClientData,
+        keys: jax.Array,
+        client_settings: dict[str, jax.Array],
+        server_settings: tuple[dict[str, jax.Array], ...],
+        round_index: jax.Array,
     ) -> tuple[StackState, jax.Array, jax.Array]:
         cohort = self._concatenate(
             [jax.vmap(lambda k, n=b.num_asked: choose_cohort(k, round_index, n))(b.split(keys)) for b in self.blocks]
         )
         num_asked = sum(block.num_members * block.num_asked for block in self.blocks)
         clients, updates, losses = self.rows.train(
-            self._broadcast(state), state.clients, data, keys, cohort, round_index, num_asked=num_asked
+            self._broadcast(state), state.clients, data, keys, client_settings, cohort, round_index, num_asked=num_asked
         )
         answers = Answers(clients, updates, jnp.asarray(data.num_windows, jnp.float32), cohort, losses)
         servers, verdicts = [], []
-        for block, server in zip(self.blocks, state.servers, strict=True):
-            result = jax.vmap(lambda s, a, b=block: self._step(b, s, a, round_index))(server, block.split(answers))
+        for block, server, settings in zip(self.blocks, state.servers, server_settings, strict=True):
+            step = partial(self._step, block, round_index)
+            result = jax.vmap(step)(server, block.split(answers), settings)
             servers.append(result[0])
             verdicts.append(result[1])
         return StackState(tuple(servers), clients), self._concatenate(verdicts), losses
 
     def _step(
-        self, block: _Block, server: ServerState, answers: Answers, round_index: jax.Array
+        self, block: _Block, round_index: jax.Array, server: ServerState, answers: Answers, settings: dict[str, Any]
     ) -> tuple[ServerState, jax.Array]:
         """One member's server takes its own clients' answers."""
         result = run_round(
@@ -156,7 +180,7 @@ class Stack:
             answers.has_answered,
             round_index,
             train=lambda state, cohort, round_index: answers,
-            server=block.server,
+            server=block.make_server(settings),
             limits=self.limits,
             is_weighted=self.is_weighted,
         )
@@ -166,7 +190,7 @@ class Stack:
         """What each row is sent: (rows, ...)."""
         sent = []
         for block, server in zip(self.blocks, state.servers, strict=True):
-            of_member = jax.vmap(block.server.broadcast, in_axes=(None, 0))
+            of_member = jax.vmap(SERVER_OPTIMIZERS[block.server]().broadcast, in_axes=(None, 0))
             sent.append(jax.vmap(of_member, in_axes=(0, None))(server, jnp.arange(block.num_clients)))
         return jax.lax.with_sharding_constraint(self._concatenate(sent), self.rows.sharded)
 
@@ -202,3 +226,10 @@ class Stack:
 
     def _predict_all(self, state: StackState, data: ClientData, origins: jax.Array) -> jax.Array:
         return self.rows.predict(self._broadcast(state), state.clients, data, origins)
+
+
+def _stacked(settings: Sequence[Mapping[str, float]]) -> dict[str, np.ndarray]:
+    """Settings by name, over federations or clients; whole numbers stay whole."""
+    names = settings[0].keys()
+    kinds = {name: np.int32 if isinstance(settings[0][name], int) else np.float32 for name in names}
+    return {name: np.array([one[name] for one in settings], kinds[name]) for name in names}

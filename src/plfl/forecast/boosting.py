@@ -1,0 +1,78 @@
+"""Boosted trees: LightGBM per client, on the model's own inputs, the strong baseline without any federation.
+
+L1 loss on the change from the load at the origin, up to 400 trees, stopped early on the client's validation part. Needs
+the extra `baselines`.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from plfl.errors import BadInput
+from plfl.forecast.ridge import cut_windows
+from plfl.forecast.windows import Task
+
+NUM_TREES = 400
+PATIENCE = 50
+"""Trees without progress on the validation part after which a fit stops."""
+SETTINGS: dict[str, Any] = {
+    "objective": "l1",
+    "metric": "l1",
+    "learning_rate": 0.05,
+    "num_leaves": 31,
+    "min_data_in_leaf": 20,
+    "feature_fraction": 0.8,
+    "bagging_fraction": 0.8,
+    "bagging_freq": 1,
+    "deterministic": True,
+    "force_col_wise": True,
+    "verbosity": -1,
+}
+
+
+def boosted(
+    task: Task,
+    part: str = "test",
+    *,
+    seed: int,
+    num_threads: int = 0,
+    observer: Callable[[int], None] | None = None,
+) -> list[np.ndarray]:
+    """Each client's scaled forecasts (windows,) for the windows of a part.
+
+    `num_threads` 0 takes all cores that this process may use. `observer` is called with the number of clients that are
+    done, after each.
+    """
+    lightgbm = import_lightgbm()
+    settings = SETTINGS | {"seed": seed % 2**31, "num_threads": num_threads}
+    forecasts = []
+    for row in range(len(task.scalers)):
+        forecasts.append(_boost(lightgbm, task, row, part, settings))
+        if observer is not None:
+            observer(row + 1)
+    return forecasts
+
+
+def import_lightgbm() -> ModuleType:
+    """The package, or one line that says how to get it."""
+    try:
+        import lightgbm
+    except (ImportError, OSError) as error:  # OSError: its library does not load, for lack of libgomp, say
+        what = str(error).splitlines()[0]
+        raise BadInput(
+            f"the baseline lightgbm needs LightGBM ({what}); pip install 'plfl[baselines]', or leave it out"
+        ) from None
+    return lightgbm
+
+
+def _boost(lightgbm: ModuleType, task: Task, row: int, part: str, settings: dict[str, Any]) -> np.ndarray:
+    """One client's forecasts."""
+    train = lightgbm.Dataset(*cut_windows(task, row, task.origins["train"][row]), params=settings)
+    validation = train.create_valid(*cut_windows(task, row, task.origins["validation"][row]))
+    stop = lightgbm.early_stopping(PATIENCE, verbose=False)
+    booster = lightgbm.train(settings, train, NUM_TREES, valid_sets=[validation], callbacks=[stop])
+    origins = task.origins[part][row]
+    change = booster.predict(cut_windows(task, row, origins)[0], num_threads=settings["num_threads"])
+    return np.asarray(task.series[row][origins, 0] + change, np.float32)

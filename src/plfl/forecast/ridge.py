@@ -1,0 +1,80 @@
+"""Ridge: per client the best linear forecast from the model's own inputs, as change from the load at the origin.
+
+With the columns of X and the changes y centred, the weights are w = (X'X / n + p I)^-1 X'y / n in float64, n windows
+and penalty p; the intercept is not penalised. p is the one of `PENALTIES` with the least mean absolute error on the
+client's validation part; the larger it is, the closer the forecast is to persistence with a constant drift.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from plfl.forecast.windows import Task
+
+PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""In units of the inputs' variance, which scaling has made about 1."""
+_MAX_WINDOWS = 4_000
+"""Windows of a part that a client's fit looks at."""
+_BATCH = 4_096
+"""Windows that are cut at once."""
+
+
+class Line(NamedTuple):
+    """A linear forecast of the change from the load at the origin."""
+
+    weights: np.ndarray
+    """(lookback * features,)"""
+    intercept: float
+
+
+def ridge(task: Task, part: str = "test") -> list[np.ndarray]:
+    """Each client's scaled forecasts (windows,) for the windows of a part."""
+    return [_forecast(task, row, fit_ridge(task, row), task.origins[part][row]) for row in range(len(task.scalers))]
+
+
+def fit_ridge(task: Task, row: int) -> Line:
+    """One client's line, from its own training and validation windows."""
+    lines = solve_ridge(*cut_windows(task, row, _spread(task.origins["train"][row])))
+    inputs, changes = cut_windows(task, row, _spread(task.origins["validation"][row]))
+    weights = np.stack([line.weights for line in lines], axis=1)  # (columns, penalties)
+    forecasts = inputs.astype(np.float64) @ weights + [line.intercept for line in lines]
+    errors = np.abs(forecasts - changes[:, None]).mean(axis=0)
+    return lines[int(np.argmin(errors))]
+
+
+def solve_ridge(inputs: np.ndarray, changes: np.ndarray) -> list[Line]:
+    """For each penalty the line that fits changes (windows,) to inputs (windows, columns)."""
+    centre, level = inputs.mean(axis=0, dtype=np.float64), float(changes.mean(dtype=np.float64))
+    x, y = inputs - centre, changes - level
+    num_windows, num_columns = x.shape
+    gram, moments = x.T @ x / num_windows, x.T @ y / num_windows
+    solved = [np.linalg.solve(gram + penalty * np.eye(num_columns), moments) for penalty in PENALTIES]
+    return [Line(weights, level - float(centre @ weights)) for weights in solved]
+
+
+def cut_windows(task: Task, row: int, origins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Flat inputs (windows, lookback * features), as `gather` cuts them, and changes (windows,) up to the target."""
+    times = origins[:, None] + np.arange(1 - task.lookback, 1)  # (windows, lookback)
+    series, calendar = task.series[row][times], task.calendar[task.zone_of_client[row]][times]
+    statics = np.broadcast_to(task.statics[row], (*times.shape, task.statics.shape[-1]))
+    inputs = np.concatenate([series[..., :1], calendar, series[..., 1:], statics], axis=-1)
+    load = task.series[row][:, 0]
+    return inputs.reshape(len(origins), -1), load[origins + task.horizon] - load[origins]
+
+
+def _spread(origins: np.ndarray) -> np.ndarray:
+    """Some of the origins, evenly spaced, if there are many."""
+    if len(origins) <= _MAX_WINDOWS:
+        return origins
+    return origins[np.linspace(0, len(origins) - 1, _MAX_WINDOWS).astype(np.int64)]
+
+
+def _forecast(task: Task, row: int, line: Line, origins: np.ndarray) -> np.ndarray:
+    """Scaled loads (windows,) that a line forecasts."""
+    load = task.series[row][:, 0]
+    forecasts = np.empty(len(origins), np.float32)
+    for begin in range(0, len(origins), _BATCH):
+        batch = slice(begin, begin + _BATCH)
+        inputs = cut_windows(task, row, origins[batch])[0].astype(np.float64)
+        forecasts[batch] = load[origins[batch]] + (inputs @ line.weights + line.intercept)
+    return forecasts
