@@ -237,6 +237,7 @@ def test_the_command_line_is_frozen():
     assert found | nested == {
         "run": ["--data", "--init", "--json", "--out", "--resume", "--seed", "--set", "--strict"],
         "report": ["--json"],
+        "study": ["--data", "--json", "--out", "--quick", "--resume", "--seeds", "--set"],
         "check": ["--explain", "--json", "--set"],
         "data list": ["--json"],
         "data fetch": sorted(

@@ -24,11 +24,13 @@ from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
 from plfl.terminal import (
     DownloadBar,
     ProgressBar,
+    StudyBar,
     errors,
     print_diagnosis,
     print_fetched,
     print_rules,
     print_sets,
+    print_study,
     print_summary,
     status,
 )
@@ -117,14 +119,61 @@ def run(
 
 @app.command(epilog="Example: `plfl report runs/NAME`")
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run or study.")],
     is_json: Annotated[bool, typer.Option("--json", help="Print the path as one JSON object.")] = False,
 ) -> None:
-    """Rebuild the page of a run from its stored results, without training."""
+    """Rebuild the page of a run or a study from its stored results, without training."""
     from plfl.report.page import write_report
 
     path = write_report(folder)
     typer.echo(json.dumps({"report": str(path)}) if is_json else f"Report: {path}")
+
+
+@app.command(
+    epilog="Examples: `plfl study paper --quick` · `plfl study paper --seeds 3` · `plfl study mine.toml` · "
+    "`plfl study --resume runs/NAME`"
+)
+def study(
+    name: Annotated[
+        str | None, typer.Argument(help="A study that comes with plfl (paper), or a TOML file; see docs/studies.md.")
+    ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="Data source, a federation of its own; may be repeated.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A config field for all runs; may be repeated."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds.")] = None,
+    is_quick: Annotated[bool, typer.Option("--quick", help="A first look: less data, few rounds.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A new folder for the study; runs/study-NAME if left out.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the study in this folder.")] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
+) -> None:
+    """Train a grid of runs together and compare them.
+
+    NAME is `paper`, the paper's whole study, if left out.
+    """
+    values = parse_settings(settings or [])
+    with status("loading JAX ..."):
+        from plfl import runfolder, study
+    if resume is not None:
+        if name or data or settings or seeds or is_quick or out:
+            raise BadInput("--resume goes on with the study as it is; leave out everything else")
+        with StudyBar() as bar:
+            folder = study.resume_study(resume, observer=bar.show)
+    else:
+        chosen = study.load_study(name or "paper", is_quick=is_quick, data=data, seeds=seeds, settings=values or None)
+        with StudyBar() as bar:
+            place = out or runfolder.unused_name(f"study-{chosen.name}")
+            folder = study.run_study(chosen, place, observer=bar.show)
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    if is_json:
+        typer.echo(json.dumps(result | {"folder": str(folder)}, allow_nan=False))
+    else:
+        print_study(result, folder)
 
 
 @app.command(

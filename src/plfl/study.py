@@ -35,6 +35,7 @@ from plfl.federation import CLIENT_SETTINGS, SERVER_SETTINGS, Plan, complete, ma
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.windows import Task, make_task
 from plfl.recipes import make_recipe
+from plfl.report.page import write_report
 from plfl.results import ClientResult, score_clients, summarize, validation_mase
 from plfl.storage import write_json, write_text
 from plfl.training import stop_signals, versions
@@ -234,6 +235,7 @@ def run_study(study: Study, folder: Path, *, is_resumed: bool = False, observer:
         job = _Job(folder, runs, sources, devices, observer or (lambda progress: None))
         finished = job.go()
         write_results(folder, study, job, finished, time.perf_counter() - started)
+        write_report(folder)
     return folder
 
 

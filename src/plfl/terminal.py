@@ -3,17 +3,20 @@
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.markup import escape
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from plfl.data.fetch import FetchResult
     from plfl.data.fetch import Progress as Download
     from plfl.data.rules import Rule
     from plfl.doctor import Diagnosis
     from plfl.results import Result
+    from plfl.study import StudyProgress
     from plfl.training import Progress
 
 _MAX_ROWS = 24
@@ -22,8 +25,10 @@ errors = Console(stderr=True, highlight=False, emoji=False)
 output = Console(highlight=False, emoji=False)
 
 
-class ProgressBar:
-    """Rounds, validation MASE, speed and time left: a live bar on a terminal, a line now and then elsewhere."""
+class _Bar:
+    """Where long work stands: a live bar on a terminal, a line now and then elsewhere."""
+
+    begin = "loading data and compiling"
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
@@ -37,15 +42,27 @@ class ProgressBar:
             console=errors,
             disable=not errors.is_terminal,
         )
-        self.task = self.bar.add_task("loading data and compiling", total=None, figures="")
+        self.task = self.bar.add_task(self.begin, total=None, figures="")
         self.last_line = 0.0
 
-    def __enter__(self) -> "ProgressBar":
+    def __enter__(self) -> Self:
         self.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
+
+    def put(self, at: str, figures: Sequence[str], done: float, total: float | None, *, is_last: bool = False) -> None:
+        """Show how far the work is."""
+        text = " · ".join(figures)
+        self.bar.update(self.task, description=at, completed=done, total=total, figures=text)
+        if not errors.is_terminal and figures and (is_last or time.monotonic() - self.last_line > _LINE_SECONDS):
+            self.last_line = time.monotonic()
+            errors.print(f"{at} · {text}")
+
+
+class ProgressBar(_Bar):
+    """Rounds, validation MASE, speed and time left of a run."""
 
     def show(self, progress: "Progress") -> None:
         """Called after every round."""
@@ -54,47 +71,60 @@ class ProgressBar:
             figures.append(f"validation MASE {progress.validation_mase:.3f}")
         if progress.client_steps_per_second:
             figures.append(f"{progress.client_steps_per_second:,.0f} client-steps/s")
-        at, text = f"round {progress.round_index}/{progress.rounds}", " · ".join(figures)
-        self.bar.update(self.task, description=at, completed=progress.round_index, total=progress.rounds, figures=text)
-        is_last = progress.round_index == progress.rounds
-        if not errors.is_terminal and figures and (is_last or time.monotonic() - self.last_line > _LINE_SECONDS):
-            self.last_line = time.monotonic()
-            errors.print(f"{at} · {text}")
+        done, total = progress.round_index, progress.rounds
+        self.put(f"round {done}/{total}", figures, done, total, is_last=done == total)
 
 
-class DownloadBar:
-    """Files, bytes and what is being fetched: a live bar on a terminal, a line now and then elsewhere."""
+class StudyBar(_Bar):
+    """Runs, client-steps, speed and time left of a study."""
 
-    def __init__(self) -> None:
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
+    def show(self, progress: "StudyProgress") -> None:
+        """Called after every round of a stack."""
+        speed, done, total = progress.client_steps_per_second, progress.steps_done, progress.num_steps
+        figures = [f"{done / total:.0%}", f"{speed:,.0f} client-steps/s"] if speed else []
+        self.put(f"{progress.num_done:,}/{progress.num_runs:,} runs", figures, done, total)
 
-        self.bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[figures]}"),
-            TransferSpeedColumn(),
-            console=errors,
-            disable=not errors.is_terminal,
-        )
-        self.task = self.bar.add_task("asking the server", total=None, figures="")
-        self.last_line = 0.0
 
-    def __enter__(self) -> "DownloadBar":
-        self.bar.start()
-        return self
+class DownloadBar(_Bar):
+    """Files and bytes of a download; how many bytes there will be is not known."""
 
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+    begin = "asking the server"
 
     def show(self, progress: "Download") -> None:
         """Called while files come in."""
-        at = f"{progress.num_done}/{progress.num_files} files"
-        text = f"{progress.num_bytes / 1e6:,.1f} MB"
-        self.bar.update(self.task, description=at, completed=progress.num_bytes, figures=text)
-        if not errors.is_terminal and time.monotonic() - self.last_line > _LINE_SECONDS:
-            self.last_line = time.monotonic()
-            errors.print(f"{at} · {text}")
+        figures = [f"{progress.num_bytes / 1e6:,.1f} MB"]
+        self.put(f"{progress.num_done}/{progress.num_files} files", figures, progress.num_done, progress.num_files)
+
+
+def print_study(result: dict[str, Any], folder: "Path") -> None:
+    """The best point of each level and source, by validation."""
+    from rich.table import Table
+
+    axes = list(result["study"]["grid"])
+    table = Table(title="Test MASE, mean over clients and seeds; points by validation MASE", title_justify="left")
+    for name in ("source", *axes, "validation", "test", "losers"):
+        table.add_column(name, justify="right" if name in ("validation", "test", "losers") else "left")
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for run in result["runs"]:
+        groups.setdefault((run["source"], *(str(run["point"].get(axis, "")) for axis in axes)), []).append(run)
+    rows = [(_mean(runs, "validation_mase"), key, runs) for key, runs in groups.items()]
+    best: dict[tuple[str, str], tuple[float, tuple[str, ...], list[dict[str, Any]]]] = {}
+    for score, key, runs in rows:
+        level = (key[0], str(runs[0]["point"].get("personal", "")))
+        if level not in best or score < best[level][0]:
+            best[level] = (score, key, runs)
+    for score, key, runs in best.values():
+        losers = f"{_mean(runs, 'num_losing_to_persistence'):g} of {len(runs[0]['clients'])}"
+        table.add_row(*map(escape, key), f"{score:.3f}", f"{_mean(runs, 'mase_mean'):.3f}", losers)
+    output.print(table)
+    speed = result["client_steps_per_second"]
+    output.print(f"{len(result['runs']):,} runs in {result['seconds']:.0f} s · {speed or 0:,.0f} client-steps/s")
+    output.print(f"Report: {escape(str(folder))}/report.html", soft_wrap=True)
+
+
+def _mean(runs: Sequence[dict[str, Any]], key: str) -> float:
+    known = [run[key] for run in runs if run[key] is not None]
+    return sum(known) / len(known) if known else float("inf")
 
 
 def print_fetched(result: "FetchResult") -> None:
