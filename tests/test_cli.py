@@ -235,7 +235,7 @@ def test_the_command_line_is_frozen():
     }
     del found["data"]
     assert found | nested == {
-        "run": ["--data", "--init", "--json", "--out", "--resume", "--seed", "--set", "--strict"],
+        "run": ["--baselines", "--data", "--init", "--json", "--out", "--resume", "--seed", "--set", "--strict"],
         "report": ["--json"],
         "study": ["--data", "--json", "--out", "--quick", "--resume", "--seeds", "--set"],
         "check": ["--explain", "--json", "--set"],

@@ -19,6 +19,7 @@ LAYERS = [
     {"forecast"},
     {"federate", "report", "runfolder", "doctor"},
     {"results", "federation"},
+    {"comparisons"},
     {"training"},
     {"study"},
     {"terminal"},

@@ -85,6 +85,9 @@ def run(
     init: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Start from the parameters of an earlier run.")
     ] = None,
+    baselines: Annotated[
+        str, typer.Option(help="`simple`, or `all`: also train what this run is compared with; takes a while.")
+    ] = "simple",
     strict: Annotated[bool, typer.Option("--strict", help="Refuse to start if any client cannot take part.")] = False,
     is_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
@@ -110,7 +113,9 @@ def run(
         config = make_recipe(recipe or DEFAULT_RECIPE, values)
         out = out or runfolder.unused_name(config.recipe)
     with ProgressBar() as bar:
-        result = training.run(config, out=out, resume=resume, init=init, strict=strict, observer=bar.show)
+        result = training.run(
+            config, out=out, resume=resume, init=init, strict=strict, baselines=baselines, observer=bar.show
+        )
     if is_json:
         typer.echo(json.dumps(result.to_dict(), allow_nan=False))
     else:

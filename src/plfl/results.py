@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,11 +87,22 @@ def validation_mase(task: Task, forecasts: list[np.ndarray]) -> float | None:
     return mean_defined([_score(task, row, "validation", f)[0] for row, f in enumerate(forecasts)])
 
 
-def score_clients(task: Task, forecasts: list[np.ndarray]) -> list[ClientResult]:
-    """Every client's test errors, in the order of ids; refused clients are listed with the reason."""
-    scored = [_score_client(task, row, forecast) for row, forecast in enumerate(forecasts)]
+def score_clients(
+    task: Task, forecasts: list[np.ndarray], others: Mapping[str, list[np.ndarray]] | None = None
+) -> list[ClientResult]:
+    """Every client's test errors, in the order of ids; refused clients are listed with the reason.
+
+    `others` are forecasts of further baselines by name.
+    """
+    compared = others or {}
+    scored = [
+        _score_client(task, row, forecast, {name: rows[row] for name, rows in compared.items()})
+        for row, forecast in enumerate(forecasts)
+    ]
     refused = [
-        ClientResult(client, None, None, None, None, None, dict.fromkeys(REPEATS), 0, f"left out: {finding.reason}")
+        ClientResult(
+            client, None, None, None, None, None, dict.fromkeys((*REPEATS, *compared)), 0, f"left out: {finding.reason}"
+        )
         for client, finding in task.refused.items()
     ]
     return sorted(scored + refused, key=lambda client: client.id)
@@ -115,17 +126,41 @@ def _score(task: Task, row: int, part: str, scaled: np.ndarray) -> tuple[float |
     return mase(actual, forecast, load[origins]), actual, forecast
 
 
-def _score_client(task: Task, row: int, scaled: np.ndarray) -> ClientResult:
+def score_baseline(task: Task, forecasts: list[np.ndarray]) -> dict[str, float | None]:
+    """The paper's MASE of a baseline's forecasts, by client."""
+    return {client: _score(task, row, "test", forecasts[row])[0] for row, client in enumerate(task.panel.ids)}
+
+
+def score_repeats(task: Task) -> dict[str, dict[str, float | None]]:
+    """The paper's MASE of the baselines that repeat a load, by name and client."""
+    found: dict[str, dict[str, float | None]] = {name: {} for name in REPEATS}
+    for row, client in enumerate(task.panel.ids):
+        for name, score in _score_repeats(task, row).items():
+            found[name][client] = score
+    return found
+
+
+def _score_repeats(task: Task, row: int) -> dict[str, float | None]:
+    load = task.panel.load[row].astype(np.float64)
+    load[: task.bounds[row][0]] = np.nan  # what lies before the training part does not exist
+    origins = task.origins["test"][row]
+    actual = load[origins + task.horizon]
+    scores = {}
+    for name, days in REPEATS.items():
+        repeated = repeat(load, origins, task.horizon, task.panel.steps_per_day, days)
+        known = np.isfinite(repeated)
+        scores[name] = mase(actual[known], repeated[known], load[origins][known])
+    return scores
+
+
+def _score_client(task: Task, row: int, scaled: np.ndarray, others: Mapping[str, np.ndarray]) -> ClientResult:
     value, actual, forecast = _score(task, row, "test", scaled)
     begin, validation = task.bounds[row][:2]
     load = task.panel.load[row].astype(np.float64)
     load[:begin] = np.nan  # what lies before the training part does not exist
     origins, steps_per_day = task.origins["test"][row], task.panel.steps_per_day
-    baselines = {}
-    for name, days in REPEATS.items():
-        repeated = repeat(load, origins, task.horizon, steps_per_day, days)
-        known = np.isfinite(repeated)
-        baselines[name] = mase(actual[known], repeated[known], load[origins][known])
+    baselines = _score_repeats(task, row)
+    baselines |= {name: _score(task, row, "test", other)[0] for name, other in others.items()}
     return ClientResult(
         id=task.panel.ids[row],
         mase=value,

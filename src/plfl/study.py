@@ -26,6 +26,7 @@ import numpy as np
 
 from plfl import runfolder
 from plfl._version import __version__
+from plfl.comparisons import NAMES, compare
 from plfl.config import Config, check_key
 from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted
@@ -36,7 +37,14 @@ from plfl.forecast.metrics import mean_defined
 from plfl.forecast.windows import Task, make_task
 from plfl.recipes import make_recipe
 from plfl.report.page import write_report
-from plfl.results import ClientResult, score_clients, summarize, validation_mase
+from plfl.results import (
+    ClientResult,
+    score_baseline,
+    score_clients,
+    score_repeats,
+    summarize,
+    validation_mase,
+)
 from plfl.storage import write_json, write_text
 from plfl.training import stop_signals, versions
 
@@ -57,6 +65,8 @@ class Study:
     seeds: tuple[int, ...]
     settings: dict[str, Any] = field(default_factory=dict)
     """Config fields that all runs share."""
+    baselines: tuple[str, ...] = ()
+    """Names in `plfl.comparisons`, computed once per source with the first seed."""
     grids: tuple[dict[str, tuple[Any, ...]], ...] = ()
     """Each says config fields that are combined, with their values; together they make the study."""
 
@@ -165,7 +175,7 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     merged = dict(values)
     settings, grids = dict(values.get("settings", {})), _as_grids(values.get("grid", {}))
     for key, value in changes.items():
-        if key in ("data", "seeds"):
+        if key in ("data", "seeds", "baselines"):
             merged[key] = value
         elif key == "grid":
             grids = _as_grids(value)
@@ -189,7 +199,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _parse(name: str, values: Mapping[str, Any]) -> Study:
-    known = {"recipe", "data", "seeds", "settings", "grid"}
+    known = {"recipe", "data", "seeds", "baselines", "settings", "grid"}
     for key in values:
         if key not in known:
             raise BadInput(f"study {name}: unknown key {key!r}; known: {', '.join(sorted(known))}, quick")
@@ -210,12 +220,16 @@ def _parse(name: str, values: Mapping[str, Any]) -> Study:
         raise BadInput(f"study {name}: seeds must be a number of seeds, or a list of them, such as seeds = 3")
     if not (isinstance(data, list | tuple) and data and all(isinstance(source, str) for source in data)):
         raise BadInput(f'study {name}: data must be a list of sources, such as data = ["bundled:CA"]')
+    baselines = values.get("baselines", ())
+    if not (isinstance(baselines, list | tuple) and set(baselines) <= set(NAMES)):
+        raise BadInput(f"study {name}: baselines must be a list of names from {', '.join(NAMES)}")
     return Study(
         name=name,
         recipe=str(values.get("recipe", "paper")),
         data=tuple(data),
         seeds=tuple(seeds),
         settings=settings,
+        baselines=tuple(baselines),
         grids=tuple({key: tuple(axis) for key, axis in grid.items()} for grid in grids),
     )
 
@@ -234,7 +248,8 @@ def run_study(study: Study, folder: Path, *, is_resumed: bool = False, observer:
         sources = {source: _load(source, runs) for source in study.data}
         job = _Job(folder, runs, sources, devices, observer or (lambda progress: None))
         finished = job.go()
-        write_results(folder, study, job, finished, time.perf_counter() - started)
+        baselines = {source: _compare(job, study, source) for source in study.data}
+        write_results(folder, study, job, finished, baselines, time.perf_counter() - started)
         write_report(folder)
     return folder
 
@@ -244,7 +259,7 @@ def resume_study(folder: Path, observer: Observer | None = None) -> Path:
     path = folder / "study.json"
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        study = Study(**stored | {key: tuple(stored[key]) for key in ("data", "seeds")})
+        study = Study(**stored | {key: tuple(stored[key]) for key in ("data", "seeds", "baselines")})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise BadInput(f"{path} cannot be read ({error}); is {folder} the folder of a study?") from None
     study = replace(study, grids=tuple({key: tuple(axis) for key, axis in grid.items()} for grid in study.grids))
@@ -303,14 +318,14 @@ class _Job:
 
     def _read_finished(self) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
-        for path in sorted((self.folder / "stacks").glob("*.json")):
+        for path in sorted((self.folder / "stacks").glob("stack-*.json")):
             found |= json.loads(path.read_text(encoding="utf-8"))
         return found
 
     def _write(self, chunk: Sequence[Run], found: Mapping[str, dict[str, Any]]) -> None:
         (self.folder / "stacks").mkdir(exist_ok=True)
         keys = [self._key(run) for run in chunk]
-        write_json(self.folder / "stacks" / f"{keys[0]}.json", {key: found[key] for key in keys})
+        write_json(self.folder / "stacks" / f"stack-{keys[0]}.json", {key: found[key] for key in keys})
 
     def _chunks(self, runs: Sequence[Run]) -> Iterator[list[Run]]:
         """Runs that are stacked: on a CPU those of one source, on a GPU as many as fit."""
@@ -406,13 +421,38 @@ def describe_run(
     }
 
 
+def _compare(job: _Job, study: Study, source: str) -> dict[str, dict[str, float | None]]:
+    """The baselines of a source by name and client; what the folder has is not computed again."""
+    task = job.tasks[source]
+    config = complete(make_recipe(study.recipe, study.settings | {"data": (source,), "seed": study.seeds[0]}))
+    what = f"{__version__}{config.model_dump_json()}{job.fingerprints[source]}"
+    path = job.folder / "stacks" / f"baselines-{hashlib.sha256(what.encode()).hexdigest()[:16]}.json"
+    found: dict[str, dict[str, float | None]] = json.loads(path.read_text()) if path.exists() else {}
+    for name in study.baselines:
+        if name in found:
+            continue
+        log.info("baseline %s of %s", name, source)
+        try:
+            found[name] = score_baseline(task, compare([name], config, task, job.devices)[name])
+        except BadInput as error:  # a library that is not installed
+            log.warning("baseline %s is left out: %s", name, error)
+            continue
+        write_json(path, found)
+    return score_repeats(task) | {name: found[name] for name in study.baselines if name in found}
+
+
 def write_results(
-    folder: Path, study: Study, job: _Job, runs: Sequence[dict[str, Any]], seconds: float
+    folder: Path,
+    study: Study,
+    job: _Job,
+    runs: Sequence[dict[str, Any]],
+    baselines: Mapping[str, Any],
+    seconds: float,
 ) -> dict[str, Any]:
     """`result.json` with everything, `results.csv` with a row per run and client."""
     result = {
         "study": asdict(study) | {"grid": study.grid},
-        "sources": [_describe_source(source, task, job) for source, task in job.tasks.items()],
+        "sources": [_describe_source(source, job) | {"baselines": baselines[source]} for source in job.tasks],
         "runs": list(runs),
         "client_steps_per_second": job.speed(),
         "seconds": seconds,
@@ -424,7 +464,8 @@ def write_results(
     return result
 
 
-def _describe_source(source: str, task: Task, job: _Job) -> dict[str, Any]:
+def _describe_source(source: str, job: _Job) -> dict[str, Any]:
+    task = job.tasks[source]
     panel = task.panel
     clients = [
         {"id": client, "zone": zone, "load_mean": float(np.nanmean(load)), "load_sd": float(np.nanstd(load))}
@@ -435,7 +476,6 @@ def _describe_source(source: str, task: Task, job: _Job) -> dict[str, Any]:
         "fingerprint": job.fingerprints[source],
         "interval_minutes": float(panel.interval / np.timedelta64(1, "m")),
         "clients": clients,
-        "baselines": {},
         "findings": [finding.to_dict() for finding in task.findings],
     }
 

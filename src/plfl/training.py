@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,6 +22,7 @@ import numpy as np
 
 from plfl import runfolder
 from plfl._version import __version__
+from plfl.comparisons import NAMES, compare
 from plfl.config import GIVEN, Config, read_config
 from plfl.data.sources import load_frame, load_sources
 from plfl.errors import BadInput, Interrupted, RunFailed
@@ -31,6 +32,7 @@ from plfl.federate.devices import prepare
 from plfl.federate.gate import REASONS
 from plfl.federate.round import FederationState, RoundResult
 from plfl.federation import FREE_ON_RESUME, Federation, complete
+from plfl.forecast.boosting import import_lightgbm
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.models import Model
 from plfl.forecast.windows import Task, make_task
@@ -68,6 +70,7 @@ def run(
     resume: str | Path | None = None,
     init: str | Path | None = None,
     strict: bool = False,
+    baselines: str = "simple",
     observer: Observer | None = None,
 ) -> Result:
     """Train and evaluate one federation.
@@ -86,10 +89,13 @@ def run(
       resume: the folder of an earlier run, to go on with it.
       init: the folder of an earlier run, whose params this one starts from.
       strict: refuse to start if any client cannot take part.
+      baselines: beside persistence, yesterday, last week and ridge, `all` trains LightGBM, a central model, and plain
+        FL, PL-FL, local training and fine-tuned FL of the same model under the same settings.
       observer: called after every round.
     """
     started = time.perf_counter()
     _check_type(config)
+    compared = _baseline_names(baselines)
     folder, source = _as_folder(out if resume is None else resume), _as_folder(init)
     if resume is not None and (out is not None or init is not None):
         raise BadInput("--resume goes on in the run's own folder; leave out --out and --init")
@@ -113,7 +119,16 @@ def run(
         if resume is None and folder is not None:
             runfolder.create(folder)
             stack.enter_context(runfolder.opened(folder))
-        return _Run(federation, folder, observer or (lambda progress: None), started, *begin).go()
+        return _Run(federation, folder, observer or (lambda progress: None), started, compared, *begin).go()
+
+
+def _baseline_names(asked: str) -> tuple[str, ...]:
+    if asked not in ("simple", "all"):
+        raise BadInput(f"baselines is simple or all, not {asked!r}")
+    if asked == "all":
+        import_lightgbm()  # told now, not after the training
+        return NAMES
+    return ("ridge",)
 
 
 def _check_type(config: object) -> None:
@@ -141,6 +156,7 @@ class _Run:
     folder: Path | None
     observer: Observer
     started: float
+    baselines: Sequence[str]
     state: FederationState
     history: list[dict[str, Any]]
     seconds_before: float
@@ -275,12 +291,26 @@ class _Run:
             f"Go on with: plfl run --resume {self.folder}"
         )
 
+    def _compare(self) -> dict[str, list[np.ndarray]]:
+        """Forecasts of the baselines, but for the one that is this run itself."""
+        federation = self.federation
+        model, devices = federation.plan.training.model, federation.engine.rows.mesh.devices.ravel().tolist()
+        return compare(
+            self.baselines,
+            federation.config,
+            federation.task,
+            devices,
+            lambda name: log.info("baseline %s", name),
+            model=model,
+            leaves_out_own=True,
+        )
+
     def _finish(self) -> Result:
         task, config = self.federation.task, self.federation.config
         if not any(row["num_accepted"] for row in self.history):
             log.warning("no update ever counted, so nothing was learned; result.json names the reasons")
         forecasts = self.federation.engine.predict(self.state, "test")
-        clients = score_clients(task, forecasts)
+        clients = score_clients(task, forecasts, self._compare())
         traffic = _BYTES_PER_NUMBER * self.federation.num_shared_params
         result = Result(
             recipe=config.recipe,

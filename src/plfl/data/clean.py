@@ -141,7 +141,7 @@ class _Client:
             if not (is_known := np.isfinite(values) & ~is_huge).all():
                 values = np.where(is_known, values, np.nan)  # which also replaces NaNs that make arithmetic warn
             for name, column in zip(self.readings.covariate_names, covariates.T, strict=True):
-                if (is_wrong := np.abs(column) > LARGEST).any():
+                if (is_wrong := np.abs(column) >= LARGEST).any():  # so that no mean of them is beyond, in float32
                     self._first("PLF202", is_wrong, lambda k: f"{_count(k, 'value')}", column=name)
         return values
 
@@ -150,7 +150,9 @@ class _Client:
         is_known = np.isfinite(values)
         if not is_known.all():
             if self.series.covariates.shape[1]:
-                is_known |= ~np.isin(utc, utc[is_known])
+                known, missing = np.sort(utc[is_known]), np.flatnonzero(~is_known)
+                before, after = (np.searchsorted(known, utc[missing], side) for side in ("left", "right"))
+                is_known[missing] = before == after
             self.rows = np.flatnonzero(is_known)
         known = utc[self.rows]
         if (np.diff(known) < 0).any():

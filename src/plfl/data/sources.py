@@ -64,7 +64,7 @@ def load_source(source: str, config: Config | None = None) -> Loaded:
     options = dict(parse_qsl(query.replace("+", quote("+")), keep_blank_values=True))  # Etc/GMT+6 has no space
     if colon and kind in _READERS:
         return check_readings(_READERS[kind](source, what, options), config)
-    if is_table(name) or Path(name).is_file():
+    if is_table(name) or _is_file(name):
         config = _with_options(config, source, options)
         return check_readings(read_table(name, config), config)
     known = ", ".join(f"{reader}:..." for reader in _READERS)
@@ -72,6 +72,13 @@ def load_source(source: str, config: Config | None = None) -> Loaded:
         f"unknown data source {source!r}; a source is the path of a CSV or Parquet file, or {known} (plfl data list "
         "shows what comes with plfl)"
     )
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # too long for a name
+        return False
 
 
 def load_frame(table: object, config: Config) -> Loaded:

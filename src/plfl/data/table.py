@@ -202,7 +202,7 @@ class _Clock:
         self.zone = config.timezone or own or config.stamp_timezone
         if self.zone is None and not statics.zones:
             if not self.is_zoned:
-                detail = f"{self._first()} could be anywhere"
+                detail = f"{self._first()!r} could be anywhere"
                 raise fault("PLF101", detail, count=columns.num_rows, **columns.place(0, name))
             findings.append(Finding("PLF111", 1, Place(**columns.place(column=name)), "the calendar is that of UTC"))
         self.stamp_zone, self.statics = config.stamp_timezone, statics
@@ -217,13 +217,15 @@ class _Clock:
 
     def seconds(self, stamps: pa.Array, first_row: int) -> np.ndarray:
         """Stamps as int64 seconds, on their own clock."""
+        if _is_text(stamps.type):
+            stamps = _texts(self.columns, stamps, self.name)
         if stamps.null_count:
             row = first_row + int(np.argmax(np.asarray(stamps.is_null())))
             raise fault("PLF102", "the stamp is missing", count=stamps.null_count, **self.columns.place(row, self.name))
         if self.format in EPOCH_UNITS:
             return self._epoch(stamps, first_row)
         if _is_text(stamps.type):
-            stamps = self._parse(_texts(self.columns, stamps, self.name), first_row)
+            stamps = self._parse(stamps, first_row)
         try:
             whole = stamps.cast(pa.timestamp("s", tz=getattr(stamps.type, "tz", None)), safe=False)
         except pa.ArrowException as error:

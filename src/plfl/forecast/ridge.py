@@ -2,7 +2,7 @@
 
 With the columns of X and the changes y centred, the weights are w = (X'X / n + p I)^-1 X'y / n in float64, n windows
 and penalty p; the intercept is not penalised. p is the one of `PENALTIES` with the least mean absolute error on the
-client's validation part; the larger it is, the closer the forecast is to persistence with a constant drift.
+client's validation part. The larger it is, the closer the forecast is to persistence with a constant drift.
 """
 
 from typing import NamedTuple
@@ -11,8 +11,8 @@ import numpy as np
 
 from plfl.forecast.windows import Task
 
-PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""In units of the inputs' variance, which scaling has made about 1."""
+PENALTIES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e6)
+"""In units of the inputs' variance, which scaling has made about 1; the last leaves persistence with a drift."""
 _MAX_WINDOWS = 4_000
 """Windows of a part that a client's fit looks at."""
 _BATCH = 4_096

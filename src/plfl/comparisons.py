@@ -1,0 +1,224 @@
+"""Comparisons: other ways to the same forecasts, beside a run and under its settings.
+
+Without a server: `ridge` and `lightgbm` (each client alone) and `central` (all data pooled in one place, the reference
+that privacy forbids). The paper's three: `fl` (everything shared), `plfl` (the head stays at home) and `local` (nothing
+shared). And the other family of personalization, `fl_finetuned`: plain FL, then every client goes on alone.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plfl.config import PERSONAL_ALIASES, Config
+from plfl.errors import BadInput
+from plfl.federate.client import ClientState, LocalTraining, client_update
+from plfl.federate.devices import usable_cores
+from plfl.federate.params import batches_key, client_keys, personal_key
+from plfl.federate.partition import make_partition
+from plfl.federate.round import FederationState
+from plfl.federation import Federation, make_plan
+from plfl.forecast.boosting import boosted, import_lightgbm
+from plfl.forecast.models import Model, Params
+from plfl.forecast.ridge import ridge
+from plfl.forecast.windows import ClientData, Task, gather
+
+PERSONAL = {"fl": PERSONAL_ALIASES["none"], "plfl": PERSONAL_ALIASES["mlp"], "local": PERSONAL_ALIASES["all"]}
+"""What stays at the client in each of the paper's three."""
+NAMES = ("ridge", "lightgbm", "central", *PERSONAL, "fl_finetuned")
+_EVAL_WINDOWS = 256
+_MAX_POOLED = 2**31 - 1
+"""Intervals that can be counted in int32."""
+
+
+def compare(
+    names: Collection[str],
+    config: Config,
+    task: Task,
+    devices: Sequence[jax.Device],
+    observer: Callable[[str], None] | None = None,
+    *,
+    part: str = "test",
+    model: Model | None = None,
+    leaves_out_own: bool = False,
+) -> dict[str, list[np.ndarray]]:
+    """By name, each client's scaled forecasts (windows,) for the windows of a part; the config is complete.
+
+    `observer` is called with each name before its turn. `leaves_out_own` passes over the name that is the run of this
+    config itself (see `find_own`).
+    """
+    if unknown := [name for name in names if name not in NAMES]:
+        raise BadInput(f"unknown baseline {unknown[0]!r}; known baselines: {', '.join(NAMES)}")
+    if "lightgbm" in names:
+        import_lightgbm()  # told now, not after an hour of training
+    own = find_own(config, task, model) if leaves_out_own else None
+    comparison = _Comparison(config, task, devices, part, model)
+    forecasts = {}
+    for name in dict.fromkeys(names):
+        if name == own:
+            continue
+        if observer is not None:
+            observer(name)
+        forecasts[name] = comparison.forecast(name)
+    return forecasts
+
+
+def find_own(config: Config, task: Task, model: Model | None = None) -> str | None:
+    """Which of the paper's three the run of this config is; None if its partition is none of theirs."""
+    partition = make_plan(config, task, model).training.partition
+    params = partition.shared + partition.personal
+    for name, patterns in PERSONAL.items():
+        with suppress(BadInput):  # a model of the user's own need not have a head of that name
+            if set(make_partition(params, patterns).personal) == set(partition.personal):
+                return name
+    return None
+
+
+def central(
+    config: Config, task: Task, devices: Sequence[jax.Device], part: str = "test", model: Model | None = None
+) -> list[np.ndarray]:
+    """Forecasts of one model that was trained on all clients' windows, as if they were one client's.
+
+    It takes as many steps in a round as the clients of a cohort take together, with the config's client optimizer.
+    """
+    plan = make_plan(config, task, model)
+    partition = plan.training.partition
+    training = plan.training._replace(
+        partition=make_partition(partition.shared + partition.personal, PERSONAL["local"]),
+        local_steps=config.local_steps * plan.num_asked,
+    )
+    data = jax.device_put(pool(task), devices[0])
+    key = client_keys(config.seed, ["+".join(task.panel.ids)])[0]  # of one client alone, its own
+    with jax.default_matmul_precision("highest"):
+        params = _train_alone(training, data, key, config.rounds)
+        forecasts = _predict_alone(training, params, data, pool_origins(task, part))
+    return np.split(forecasts, np.cumsum([len(origins) for origins in task.origins[part]])[:-1])
+
+
+def pool(task: Task) -> ClientData:
+    """All clients' data as one client's: their series one after the other, static facts as covariates.
+
+    Windows are those of the clients, with the same features in the same order; none reaches across two clients.
+    """
+    num_clients, num_times, _ = task.series.shape
+    statics = np.broadcast_to(task.statics[:, None], (num_clients, num_times, task.statics.shape[-1]))
+    origins = pool_origins(task, "train")
+    return ClientData(
+        series=np.concatenate([task.series, statics], axis=-1).reshape(num_clients * num_times, -1),
+        calendar=task.calendar[task.zone_of_client].reshape(1, num_clients * num_times, -1),
+        zone=np.zeros((), np.int32),
+        statics=np.zeros(0, np.float32),
+        origins=origins,
+        num_windows=np.asarray(len(origins), np.int32),
+    )
+
+
+def pool_origins(task: Task, part: str) -> np.ndarray:
+    """The origins of a part in the pooled series, client after client: (windows,) int32."""
+    num_clients, num_times, _ = task.series.shape
+    if num_clients * num_times > _MAX_POOLED:
+        raise BadInput(f"the data of {num_clients:,} clients is too long to be pooled; leave out the baseline central")
+    moved = [row * num_times + origins for row, origins in enumerate(task.origins[part])]
+    return np.concatenate(moved).astype(np.int32)
+
+
+def _train_alone(training: LocalTraining, data: ClientData, key: jax.Array, rounds: int) -> Params:
+    """The params of one client without a server after some rounds."""
+
+    @jax.jit
+    def run_round(client: ClientState, data: ClientData, round_index: jax.Array) -> ClientState:
+        return client_update(training, {}, client, data, batches_key(key, round_index))[0]
+
+    client = jax.jit(training.init_client)(personal_key(key))
+    for at in range(1, rounds + 1):
+        client = jax.block_until_ready(run_round(client, data, np.int32(at)))
+    return client.personal
+
+
+def _predict_alone(training: LocalTraining, params: Params, data: ClientData, origins: np.ndarray) -> np.ndarray:
+    """Scaled forecasts (windows,) from one client's params."""
+
+    @jax.jit
+    def predict(params: Params, data: ClientData, batches: jax.Array) -> jax.Array:
+        def predict_batch(batch: jax.Array) -> jax.Array:
+            return training.model.apply(params, gather(data, batch, training.lookback, training.horizon)[0])
+
+        return jax.lax.map(predict_batch, batches)
+
+    batches = np.pad(origins, (0, -len(origins) % _EVAL_WINDOWS), mode="edge").reshape(-1, _EVAL_WINDOWS)
+    return np.asarray(predict(params, data, batches)).reshape(-1)[: len(origins)]
+
+
+def train(federation: Federation) -> FederationState:
+    """The state after all rounds of a federation."""
+    return _run_rounds(federation, federation.engine.init(), 1, federation.config.rounds)
+
+
+def fine_tune(alone: Federation, begun: Params, num_rounds: int) -> FederationState:
+    """The state of clients that go on alone for some rounds, each from its own row of params (clients, ...).
+
+    `alone` is a federation that shares nothing. Batches are those of the rounds after its config's.
+    """
+    state = alone.engine.fetch(alone.engine.init())
+    state = state._replace(clients=state.clients._replace(personal=begun))
+    return _run_rounds(alone, alone.engine.place(state), alone.config.rounds + 1, num_rounds)
+
+
+def _run_rounds(federation: Federation, state: FederationState, first: int, num_rounds: int) -> FederationState:
+    for at in range(first, first + num_rounds):
+        state = jax.block_until_ready(federation.engine.run_round(state, at)[0].state)
+    return state
+
+
+def sent_params(federation: Federation, state: FederationState) -> Params:
+    """What the server would send each client next: (clients, ...)."""
+    server = jax.tree.map(jnp.asarray, federation.engine.fetch(state).server)
+    clients = jnp.arange(federation.task.panel.num_clients)
+    return jax.tree.map(np.asarray, jax.vmap(lambda c: federation.engine.server.broadcast(server, c))(clients))
+
+
+class _Comparison:
+    """The comparisons of one config; what two of them need is trained once."""
+
+    def __init__(
+        self, config: Config, task: Task, devices: Sequence[jax.Device], part: str, model: Model | None
+    ) -> None:
+        self.config, self.task, self.devices, self.part, self.model = config, task, devices, part, model
+
+    def forecast(self, name: str) -> list[np.ndarray]:
+        """The forecasts of a name."""
+        match name:
+            case "ridge":
+                return ridge(self.task, self.part)
+            case "lightgbm":
+                cores = self.config.cores or usable_cores()
+                return boosted(self.task, self.part, seed=self.config.seed, cores=cores)
+            case "central":
+                return central(self.config, self.task, self.devices, self.part, self.model)
+            case "fl":
+                return self._plain[0]
+            case "fl_finetuned":
+                num_rounds = -(-self.config.rounds // 4)
+                tuned = fine_tune(self._alone, self._plain[1], num_rounds)
+                return self._alone.engine.predict(tuned, self.part)
+        federation = self._alone if name == "local" and self.config.fraction == 1 else self._federation(name)
+        return federation.engine.predict(train(federation), self.part)
+
+    def _federation(self, name: str, **changes: float) -> Federation:
+        config = self.config.model_copy(update={"personal": PERSONAL[name], **changes})
+        return Federation(config, self.task, self.model, self.devices)
+
+    @cached_property
+    def _plain(self) -> tuple[list[np.ndarray], Params]:
+        """Plain FL: its forecasts, and the params (clients, ...) that its clients end with."""
+        federation = self._federation("fl")
+        state = train(federation)
+        return federation.engine.predict(state, self.part), sent_params(federation, state)
+
+    @cached_property
+    def _alone(self) -> Federation:
+        """Every client for itself, in every round."""
+        return self._federation("local", fraction=1.0)

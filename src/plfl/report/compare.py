@@ -1,0 +1,84 @@
+"""Who wins, by how much, and how sure that is.
+
+Test MASE is compared per client: the difference of a client is its rival's MASE minus ours, so above 0 we are better.
+The 95 % interval of the mean difference is a bootstrap: each of 2,000 draws takes as many seeds and as many clients as
+there are, with replacement, independently of each other. It says what other seeds and other clients of the same kind
+would do to the mean. We beat the rival only where the interval lies above 0, and lose only where it lies below.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+NUM_DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A rival's MASE minus ours, over the clients and seeds where both are defined."""
+
+    mean: float | None
+    """None if there is no such client."""
+    share: float | None
+    """Of the rival's mean MASE."""
+    interval: tuple[float, float] | None
+    """95 %; None where one client and one seed give none."""
+    num_clients: int
+    num_left_out: int
+    """Clients without a MASE of both in every seed."""
+    num_seeds: int
+
+    @property
+    def outcome(self) -> str:
+        """beats, loses to, unclear (the interval holds 0, or there is none), or undefined."""
+        if self.mean is None:
+            return "undefined"
+        low, high = self.interval or (-np.inf, np.inf)
+        return "beats" if low > 0 else "loses to" if high < 0 else "unclear"
+
+    @property
+    def drawn(self) -> str:
+        """What the interval is drawn from, in words."""
+        parts = [
+            f"{count:,} {word}"
+            for count, word in ((self.num_seeds, "seeds"), (self.num_clients, "clients"))
+            if count > 1
+        ]
+        return " and ".join(parts)
+
+
+def find_lowest(scores: Sequence[Sequence[float | None]]) -> list[int]:
+    """Rows from the lowest mean on; rows with an undefined score are left out, the first of equal ones is first."""
+    means = {k: float(np.mean(row)) for k, row in enumerate(scores) if row and None not in row}  # type: ignore[arg-type]
+    return sorted(means, key=lambda k: means[k])
+
+
+def compare(ours: np.ndarray, theirs: np.ndarray) -> Difference:
+    """Ours against theirs; both (seeds, clients), NaN where undefined.
+
+    >>> compare(np.array([[0.8, 0.7]]), np.array([[0.9, 1.0]])).outcome
+    'beats'
+    """
+    both = np.isfinite(ours).all(axis=0) & np.isfinite(theirs).all(axis=0)  # (clients,)
+    num_seeds, num_clients = len(ours), int(both.sum())
+    num_left_out = both.size - num_clients
+    if not num_seeds or not num_clients:
+        return Difference(None, None, None, 0, num_left_out, num_seeds)
+    differences = theirs[:, both] - ours[:, both]
+    mean, rival = float(differences.mean()), float(theirs[:, both].mean())
+    interval = bootstrap(differences) if differences.size > 1 else None
+    return Difference(mean, mean / rival if rival else None, interval, num_clients, num_left_out, num_seeds)
+
+
+def bootstrap(values: np.ndarray) -> tuple[float, float]:
+    """The 95 % interval of the mean over both axes of (seeds, clients), drawn with seed 0."""
+    rng = np.random.default_rng(0)
+    num_seeds, num_clients = values.shape
+    means = np.empty(NUM_DRAWS)
+    for draw in range(NUM_DRAWS):
+        seeds = rng.integers(num_seeds, size=num_seeds)
+        clients = rng.integers(num_clients, size=num_clients)
+        means[draw] = values[seeds].mean(axis=0)[clients].mean()
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)

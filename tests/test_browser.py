@@ -1,0 +1,222 @@
+"""The pages in a real browser, Debian's Chromium without a window, with the network cut off.
+
+To look at them as well, set PLFL_SCREENSHOTS to a folder: every page is saved there at phone and desk width, in light
+and dark.
+"""
+
+import base64
+import os
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from plfl.report.page import write_report
+from report.stored import client, make_study, write_run, write_study
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+HAS_BROWSER = CHROMIUM is not None and DRIVER is not None
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not HAS_BROWSER, reason="needs Debian's browser: apt-get install -y chromium chromium-driver"),
+]
+WIDTHS = [360, 390, 1200]
+MARKS = "line:not(.grid), path, rect, circle, text.mark, text.heat"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    webdriver = pytest.importorskip("selenium.webdriver")
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver.execute_cdp_cmd("Network.enable", {})
+    offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+    driver.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
+    driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["http://*", "https://*", "ws://*", "wss://*"]})
+    yield driver
+    driver.quit()
+
+
+def disturb(folder):
+    """Forecasts that are not the actual load, so that every curve has something to show."""
+    table = pq.read_table(folder / "forecasts.parquet")
+    rng = np.random.default_rng(0)
+    for name in ("plfl", "persistence"):
+        values = table["y"].to_numpy() + rng.normal(0, 0.2, len(table)).astype(np.float32)
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values, pa.float32()))
+    pq.write_table(table, folder / "forecasts.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """A run, a study of the paper's size, and one of a thousand clients."""
+    room = tmp_path_factory.mktemp("pages")
+    scores = np.random.default_rng(0).normal(0.95, 0.15, 12)
+    clients = [client(f"meter-{k:02}", float(score)) for k, score in enumerate(scores)]
+    clients.append(client("flat", None, note="mase is undefined: the load never changes"))
+    many = make_study(num_clients=1000, grid={"personal": ["none", "mlp", "all"]}, data=("bundled:CA",), seeds=2)
+    folders = {
+        "run": disturb(write_run(room / "run", clients)),
+        "study": write_study(room / "study", make_study(undefined=(3,))),
+        "large": write_study(room / "large", many),
+    }
+    return {name: write_report(folder) for name, folder in folders.items()}
+
+
+def show(browser, path, *, width=1200, scheme="light"):
+    """Open a page at that width, and return the seconds until it is loaded and painted."""
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600},
+    )
+    scheme = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    begun = time.perf_counter()
+    browser.get(path.as_uri())
+    browser.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0], 0))")
+    return time.perf_counter() - begun
+
+
+@pytest.mark.parametrize("name", ["run", "study", "large"])
+def test_the_page_loads_in_two_seconds_without_an_error_or_a_request(browser, pages, name):
+    show(browser, pages[name])  # the browser itself is warm
+    browser.get_log("browser"), browser.get_log("performance")
+    assert show(browser, pages[name]) < 2
+    assert browser.get_log("browser") == []
+    requests = [
+        entry["message"] for entry in browser.get_log("performance") if "Network.requestWillBeSent" in entry["message"]
+    ]
+    assert len(requests) == 1  # the page itself
+    assert "file://" in requests[0]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["run", "study", "large"])
+def test_every_figure_is_drawn_and_nothing_scrolls_sideways(browser, pages, name, width):
+    show(browser, pages[name], width=width)
+    figures = browser.execute_script(
+        """return [...document.querySelectorAll('svg[role=img]')].filter(svg => svg.checkVisibility()).map(svg => {
+            const box = svg.getBoundingClientRect(), marks = [...svg.querySelectorAll(arguments[0])];
+            const drawn = marks.filter(mark => { const b = mark.getBoundingClientRect(); return b.width + b.height > 0; });
+            return {label: svg.getAttribute('aria-label'), width: box.width, height: box.height, marks: drawn.length};
+        })""",
+        MARKS,
+    )
+    assert len(figures) >= 6
+    assert [f["label"] for f in figures if f["width"] < 60 or f["height"] < 20 or f["marks"] == 0] == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("name", ["run", "study"])
+@pytest.mark.parametrize("width", [360, 1200])
+def test_opened_tables_do_not_scroll_the_page_sideways(browser, pages, name, width):
+    show(browser, pages[name], width=width)
+    browser.execute_script("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_figures_are_not_blank(browser, pages, scheme):
+    from selenium.webdriver.common.by import By
+
+    show(browser, pages["study"], scheme=scheme)
+    blank = browser.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip(0, 0, 300, 20)})["data"]
+    for svg in browser.find_elements(By.CSS_SELECTOR, "svg[role=img]")[:6]:
+        assert len(svg.screenshot_as_base64) > 2 * len(blank)
+
+
+def clip(x, y, width, height):
+    return {"x": x, "y": y, "width": width, "height": height, "scale": 1}
+
+
+def visible_client(browser):
+    script = "return [...document.querySelectorAll('.client')].filter(p => p.checkVisibility()).map(p => p.innerText.split('\\n')[0])"
+    return browser.execute_script(script)
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_picker_works_by_keyboard(browser, pages, width):
+    from selenium.webdriver import ActionChains
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    show(browser, pages["run"], width=width)
+    picker = browser.find_element(By.ID, "picker")
+    before = visible_client(browser)
+    for _ in range(40):
+        ActionChains(browser).send_keys(Keys.TAB).perform()
+        if browser.switch_to.active_element == picker:
+            break
+    assert browser.switch_to.active_element == picker
+    picker.send_keys(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    after = visible_client(browser)
+    assert len(before) == len(after) == 1
+    assert picker.get_property("selectedIndex") == 2
+    assert after[0] in picker.find_elements(By.TAG_NAME, "option")[2].text
+    assert after != before
+
+
+@pytest.mark.parametrize("name", ["run", "study"])
+def test_the_table_behind_a_chart_opens_by_keyboard(browser, pages, name):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    show(browser, pages[name], width=390)
+    summaries = browser.find_elements(By.XPATH, "//summary[text()='Show as table']")
+    shown = [summary for summary in summaries if summary.is_displayed()]
+    assert shown
+    for summary in shown:
+        details = summary.find_element(By.XPATH, "..")
+        summary.send_keys(Keys.ENTER)
+        assert details.find_element(By.TAG_NAME, "table").is_displayed()
+        assert details.find_element(By.TAG_NAME, "tbody").text.strip()
+
+
+@pytest.mark.parametrize("name", ["run", "study"])
+def test_every_chart_is_reached_by_tab(browser, pages, name):
+    show(browser, pages[name])
+    num_reached = browser.execute_script(
+        """let count = 0;
+        for (const svg of document.querySelectorAll('svg[role=img]')) {
+            if (!svg.checkVisibility()) continue;
+            svg.focus();
+            if (document.activeElement !== svg || svg.tabIndex !== 0) return -1;
+            count++;
+        }
+        return count"""
+    )
+    assert num_reached >= 6
+
+
+@pytest.mark.parametrize("name", ["run", "study"])
+def test_the_page_prints(browser, pages, name):
+    show(browser, pages[name], scheme="dark")
+    printed = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {})["data"])
+    assert printed.startswith(b"%PDF")
+    assert 2 <= printed.count(b"/Type /Page\n") <= 20
+
+
+@pytest.mark.skipif(not os.environ.get("PLFL_SCREENSHOTS"), reason="PLFL_SCREENSHOTS names no folder")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("name", ["run", "study", "large"])
+def test_screenshots(browser, pages, name, width, scheme):
+    folder = Path(os.environ["PLFL_SCREENSHOTS"])
+    folder.mkdir(parents=True, exist_ok=True)
+    show(browser, pages[name], width=width, scheme=scheme)
+    height = browser.execute_script("return document.documentElement.scrollHeight")
+    whole = {"captureBeyondViewport": True, "clip": clip(0, 0, width, height)}
+    image = browser.execute_cdp_cmd("Page.captureScreenshot", whole)["data"]
+    (folder / f"{name}-{width}-{scheme}.png").write_bytes(base64.b64decode(image))
