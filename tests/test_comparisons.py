@@ -119,6 +119,7 @@ def test_fine_tuning_begins_where_plain_fl_ended():
     assert_trees_equal(alone.engine.predict(tuned, "test"), federation.engine.predict(state, "test"))
 
 
+@pytest.mark.e2e
 def test_fine_tuning_goes_on_with_each_client_alone():
     alone = tiny_federation(personal="all")
     begun = alone.engine.fetch(alone.engine.init()).clients

@@ -501,7 +501,7 @@ class TestFaults:
             ("bldg_id", ["a", "b", "c"], "PLF311"),
             ("in.nhgis_county_gisjoin", [ALAMEDA, None, ALAMEDA], "PLF312"),
             ("in.nhgis_county_gisjoin", [ALAMEDA, "../../x", ALAMEDA], "PLF312"),
-            ("in.nhgis_county_gisjoin", [1, 2, 3], "PLF312"),
+            ("in.nhgis_county_gisjoin", [1, 2, 3], "PLF311"),
         ],
     )
     def test_metadata_with_wrong_values(self, tmp_path, column, values, code):

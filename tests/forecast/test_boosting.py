@@ -1,4 +1,6 @@
 import sys
+import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,3 +60,15 @@ def test_a_lightgbm_that_does_not_load_is_told_too(task, monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "lightgbm")
     with pytest.raises(BadInput, match=r"libgomp\.so\.1: cannot open"):
         boosted(task, seed=0)
+
+
+def test_an_interrupt_does_not_wait_for_the_clients_that_are_left(task, monkeypatch):
+    begun = []
+    monkeypatch.setattr(boosting, "_boost", lambda lightgbm, task, row, *rest: begun.append(row) or time.sleep(0.02))
+
+    def interrupt(num_done):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        boosted(replace(task, scalers=task.scalers * 30), seed=0, cores=2, observer=interrupt)
+    assert len(begun) < 30

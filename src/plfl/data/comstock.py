@@ -304,7 +304,7 @@ def _read_metadata_file(path: Path, wanted: Collection[int] | None) -> Iterator[
     ids = _ids(table.column("id"), path)
     rows = np.arange(len(ids)) if wanted is None else np.flatnonzero(np.isin(ids, np.array(sorted(wanted), np.int64)))
     areas = [_numbers(table.column(name), path, name) for name in STATICS]
-    counties = _texts(table.column("county"), rows)
+    counties = _texts(table.column("county"), rows, path)
     _, first = np.unique(ids[rows], return_index=True)
     for k in sorted(first):
         row, county = rows[k], counties[k]
@@ -380,10 +380,12 @@ def _ids(column: Any, path: Path) -> np.ndarray:
     raise fault("PLF311", f"its type is {kind}, and ids are whole numbers", file=str(path), column="bldg_id")
 
 
-def _texts(column: Any, rows: np.ndarray) -> list[str]:
-    """The cells of some rows as texts; what is not a text reads as it prints."""
-    cells = column.take(pa.array(rows)).cast(pa.binary()) if _is_text(column.type) else column.take(pa.array(rows))
-    return [cell.decode(errors="replace") if isinstance(cell, bytes) else str(cell) for cell in cells.to_pylist()]
+def _texts(column: Any, rows: np.ndarray, path: Path) -> list[str]:
+    """The cells of some rows."""
+    if not _is_text(column.type):
+        raise fault("PLF311", f"its type is {column.type}, and texts are needed", file=str(path), column=_COUNTY[-1])
+    cells = column.take(pa.array(rows)).cast(pa.binary())
+    return [cell.decode(errors="replace") if cell is not None else "" for cell in cells.to_pylist()]
 
 
 def _numbers(column: Any, path: Path, name: str) -> np.ndarray:

@@ -58,9 +58,9 @@ class Panel:
             twice = next(name for name in self.ids if self.ids.count(name) > 1)
             raise BadInput(f"client id {twice!r} appears twice; every client needs an id of its own")
         for what, values in (("load", self.load), ("covariate", self.covariates), ("static fact", self.statics)):
-            is_huge = np.abs(values) > _LARGEST
-            if is_huge.any():
-                client = self.ids[int(np.argwhere(is_huge)[0][0])]
+            largest = max(np.fmax.reduce(values, axis=None, initial=0), -np.fmin.reduce(values, axis=None, initial=0))
+            if largest > _LARGEST:
+                client = self.ids[int(np.argwhere(np.abs(values) > _LARGEST)[0][0])]
                 raise BadInput(f"a {what} of client {client!r} is infinite or absurdly large; leave it empty (NaN)")
 
     def _check_types(self) -> None:

@@ -305,7 +305,8 @@ class Place:
             self.client and f"client {self.client}",
             self.time,
         ]
-        return ", ".join(str(part) for part in parts if part)
+        text = ", ".join(str(part) for part in parts if part)
+        return text if text.isprintable() else ascii(text)[1:-1]
 
 
 @dataclass(frozen=True)
