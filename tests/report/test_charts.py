@@ -47,7 +47,7 @@ def test_numbers_can_be_read_on_the_strongest_colour_of_a_heat_map(scheme, kind)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["ink", "muted", "good", "bad", "plain", "third"])
+@pytest.mark.parametrize("name", ["ink", "muted", "good", "bad", "plain", "third", "fourth"])
 @pytest.mark.parametrize("ground", ["page", "card"])
 def test_words_have_good_contrast(scheme, name, ground):
     colours = read_colours(scheme)
@@ -60,6 +60,11 @@ def test_better_is_stronger_and_worse_than_persistence_is_orange():
     assert shades.of(0.9) == ("good", pytest.approx(0))
     assert shades.of(1.5) == ("bad", 0.5)
     assert shades.of(250) == ("bad", 1)
+
+
+def test_where_all_lose_the_colours_still_tell_them_apart():
+    shades = Shades.over([2.8, 3.2, 3.3])
+    assert shades.of(2.8)[1] < shades.of(3.2)[1] < shades.of(3.3)[1] < 1
 
 
 def test_small_differences_get_small_differences_of_colour():

@@ -131,6 +131,12 @@ def test_the_headline_says_who_wins_whichever_way_it_comes_out(tmp_path, effects
     assert read_headline(page) == words
 
 
+def test_an_interval_points_the_way_of_its_words(tmp_path):
+    words = Outline(make_page(tmp_path, effects={"mlp": 0.1}, grid={"personal": ["none", "mlp"]})).words
+    low, high = re.search(r"Loses to plain FL by 0\.\d+ \(.*?\)95.% interval (\S+) to (0\.\d{3})", words).groups()
+    assert 0 < float(low) < float(high)
+
+
 def test_without_a_clear_difference_nobody_wins(tmp_path):
     result = make_study(data=("bundled:CA",), effects={}, grid={"personal": ["none", "mlp"]})
     for run in result["runs"]:

@@ -2,7 +2,8 @@
 
 A client optimizer is a pair of pure functions (init, update). Adam and AMSGrad are optax's; Prox and ProxAdam add
 the gradient of alpha * ||theta - theta_server||^2 on the shared params (Li et al. 2020, arXiv 1812.06127, with the
-paper's factor). Deviation from the paper: bias correction uses the local step's exponent, not the round's.
+paper's factor). Deviation from the paper: bias correction uses the local step's exponent, not the round's. Defaults are
+those that did best on validation data (docs/settings.md).
 """
 
 from collections.abc import Callable
@@ -27,23 +28,23 @@ class ClientOptimizer(NamedTuple):
     """From (gradient, state, params, the server's shared params) to the next (params, state)."""
 
 
-def adam(*, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> ClientOptimizer:
+def adam(*, lr: float = 2e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> ClientOptimizer:
     """Adam with bias correction."""
     return _from_optax(optax.adam(lr, b1=beta1, b2=beta2, eps=eps))
 
 
-def adam_ams(*, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> ClientOptimizer:
+def adam_ams(*, lr: float = 2e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> ClientOptimizer:
     """AMSGrad: the denominator uses the running maximum of the bias-corrected second moment."""
     return _from_optax(optax.amsgrad(lr, b1=beta1, b2=beta2, eps=eps))
 
 
-def prox(*, lr: float = 1e-2, alpha: float = 0.1) -> ClientOptimizer:
+def prox(*, lr: float = 0.1, alpha: float = 0.01) -> ClientOptimizer:
     """SGD on loss + alpha * ||theta - theta_server||^2 over the shared params."""
     return _with_penalty(_from_optax(optax.sgd(lr)), alpha)
 
 
 def prox_adam(
-    *, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, alpha: float = 0.1
+    *, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, alpha: float = 0.01
 ) -> ClientOptimizer:
     """Adam on loss + alpha * ||theta - theta_server||^2 over the shared params."""
     return _with_penalty(adam(lr=lr, beta1=beta1, beta2=beta2, eps=eps), alpha)

@@ -1,19 +1,20 @@
 """Heat maps: a number in every cell, its colour relative to the other maps of the same source.
 
 Values up to 1 (no worse than persistence) are blue, the stronger the better; values above 1 are orange, the stronger
-the worse, up to twice persistence. A star marks the lowest value of a map, a frame the one that was chosen.
+the worse. A star marks the lowest value of a map, a frame the one that was chosen.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from statistics import median
 
 from plfl.report.plot import NOTHING, figure
 from plfl.report.tables import DASH, Cell, ratio
 
 _ROW_HEIGHT = 34  # pixels
 _LINE_HEIGHT = 13
-_WORST_SHADE = 2.0
+_LEAST_WORST = 2.0
 _LEAST_SPAN = 0.1  # from the palest to the strongest blue, so that small differences look small
 
 
@@ -29,28 +30,30 @@ class Heat:
 
 @dataclass(frozen=True)
 class Shades:
-    """The values that get the palest and the strongest blue."""
+    """The values that get the palest and the strongest blue, and the one that gets the strongest orange."""
 
     palest: float
     strongest: float
+    worst: float
 
     @classmethod
     def over(cls, values: Sequence[float | None]) -> "Shades":
         """Shades that tell these values apart."""
         good = [value for value in values if value is not None and value <= 1] or [1.0]
-        return cls(max(*good, min(good) + _LEAST_SPAN), min(good))
+        bad = [value for value in values if value is not None and value > 1] or [1.0]
+        return cls(max(*good, min(good) + _LEAST_SPAN), min(good), max(_LEAST_WORST, 1.5 * median(bad)))
 
     def of(self, value: float) -> tuple[str, float]:
         """The class of a value, and how strong its colour is, from 0 to 1."""
         if value > 1:
-            return "bad", min(1.0, (value - 1) / (_WORST_SHADE - 1))
+            return "bad", min(1.0, (value - 1) / (self.worst - 1))
         return "good", (self.palest - value) / (self.palest - self.strongest)
 
 
 def heat_map(
     rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[Heat | None]], shades: Shades, *, label: str
 ) -> str:
-    """Cells by row and column; None leaves a place empty."""
+    """Cells by row and column; None leaves a place empty. `.maps` in style.css leaves room above for the names."""
     if not rows or not columns:
         return NOTHING
     values = [heat.value for row in cells for heat in row if heat and heat.value is not None]
@@ -67,9 +70,7 @@ def heat_map(
         for k, heat in enumerate(row)
         if heat and heat.is_chosen
     ]
-    num_lines = max(len(_words(name)) for name in columns)
-    plot = figure("".join(parts), label, height=len(rows) * _ROW_HEIGHT, kind="heat")
-    return f'<div style="padding-top:{num_lines * _LINE_HEIGHT}px">{plot}</div>'
+    return figure("".join(parts), label, height=len(rows) * _ROW_HEIGHT, kind="heat")
 
 
 def _cell(heat: Heat, x: float, y: float, width: float, shades: Shades, best: float | None) -> str:
@@ -99,6 +100,11 @@ def _column_name(name: str, x: float) -> str:
         for k, word in enumerate(words)
     )
     return f'<text class="x">{lines}</text>'
+
+
+def count_lines(columns: Sequence[str]) -> int:
+    """How many lines the names of columns need."""
+    return max((len(_words(name)) for name in columns), default=0)
 
 
 def _words(name: str) -> list[str]:

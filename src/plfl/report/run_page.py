@@ -217,7 +217,7 @@ def _client_cells(k: int, client: dict[str, Any], baselines: list[str]) -> list[
         return Cell(show(value), f"clients[{k}].{name}", note=client["note"] if value is None else "")
 
     is_losing = client["mase"] is not None and client["mase"] > 1
-    remark = Cell("▲ loses") if is_losing else Cell(client["note"] if client["mase"] is None else "")
+    remark = Cell("▲ loses" if is_losing else client["note"] if client["mase"] is None else "", kind="text")
     theirs = [
         Cell(ratio(client["baseline_mase"].get(name)), f"clients[{k}].baseline_mase.{name}") for name in baselines
     ]

@@ -11,7 +11,7 @@ import numpy as np
 
 from plfl.report.charts import MAX_NAMED_ROWS, Mark, Row, amount_chart, line_chart, log_rows, method_rows, ratio_rows
 from plfl.report.grid import Baseline, Contender, Point, Source, StoredStudy, name_level, name_value
-from plfl.report.heatmap import Heat, Shades, heat_map, short_ratio
+from plfl.report.heatmap import Heat, Shades, count_lines, heat_map, short_ratio
 from plfl.report.plot import nice_ticks, thin
 from plfl.report.tables import DASH, MAX_ROWS, Cell, amount, behind, count, mean_cell, mean_of, number, ratio, table
 
@@ -89,7 +89,7 @@ def _loads(source: Source, most: int) -> str:
         numbers = [
             Cell(number(client[field]), path) for field, path in zip(("load_mean", "load_sd"), paths, strict=True)
         ]
-        cells.append([client["id"], client["zone"] or DASH, *numbers])
+        cells.append([client["id"], _left(client["zone"] or DASH), *numbers])
     means = [client["load_mean"] for _, client in stored if client["load_mean"]]
     label = f"Mean and standard deviation of the load of {len(rows)} clients of {source.label}"
     label += f", means from {number(min(means))} to {number(max(means))} kWh." if means else "."
@@ -129,7 +129,9 @@ def _heat_maps(study: StoredStudy, source: Source) -> str:
         return "<p>The grid has one point; its numbers are in the table of results.</p>" if not source.index else ""
     shades = Shades.over([_mean(study, point) for point in source.points])
     maps = "".join(_heat_map(study, source, fixed, points, shades) for fixed, points in panels)
-    return f'<h3>{escape(source.label)}</h3><div class="maps">{maps}</div>'
+    columns = _values_of(study, study.axes[1], source.points) if len(study.axes) > 1 else ["MASE"]
+    lines = f"--lines:{count_lines(columns)}"
+    return f'<h3>{escape(source.label)}</h3><div class="maps" style="{lines}">{maps}</div>'
 
 
 def _say_axes(axes: Sequence[str]) -> str:
@@ -172,7 +174,7 @@ def _values_of(study: StoredStudy, axis: str, points: Sequence[Point]) -> list[s
 
 def _text(axis: str, point: Point) -> str:
     if not axis:
-        return "test MASE"
+        return "MASE"
     return _plain(axis, point.values[axis]) if axis in point.values else f"no {axis}"
 
 
@@ -244,7 +246,7 @@ def _clients(study: StoredStudy, source: Source) -> str:
     shown = [client for client in ids if any(value is not None for value in scores[client])]
     head = ["client", *(c.name for c in source.contenders), *map(_say, source.baselines), "note"]
     notes = _notes(study, source)
-    rows = [[Cell(client), *cells[client], Cell(notes.get(client, ""))] for client in ids]
+    rows = [[Cell(client), *cells[client], _left(notes.get(client, ""))] for client in ids]
     behind_it = behind(
         table(head, rows, label=f"of the clients of {source.label}", most=MAX_ROWS // len(study.sources))
     )
@@ -324,18 +326,22 @@ def _results(study: StoredStudy) -> str:
     """Every point of every source, and the baselines."""
     axes = [axis for axis in study.grid if axis in study.axes]
     numbers = ["mean", "sd over seeds", "median", "worst", "losers", "validation"]
-    head = ["source", *(_AXES.get(axis, axis) for axis in axes), *numbers, ""]
+    head = ["source", *(_AXES.get(axis, axis) for axis in axes), "", *numbers]
     rows: list[list[str | Cell]] = []
     for source in study.sources:
         for point in source.points:
             values = [_plain(axis, point.values[axis]) if axis in point.values else DASH for axis in axes]
-            remark = "chosen" if point in source.chosen else ""
-            rows.append([source.label, *values, *_point_numbers(study, point), remark])
+            words = [*values, "chosen" if point in source.chosen else ""]
+            rows.append([source.label, *map(_left, words), *_point_numbers(study, point)])
         for baseline in source.baselines:
-            blanks = [DASH] * len(axes)
-            rows.append([source.label, *blanks, *_baseline_numbers(baseline), f"baseline: {_say(baseline)}"])
+            words = [f"baseline: {_say(baseline)}", *[""] * len(axes)]
+            rows.append([source.label, *map(_left, words), *_baseline_numbers(baseline)])
     summary = f"Test MASE of {len(rows):,} points and baselines"
     return behind(table(head, rows, label="of results"), summary, is_open=len(rows) <= _MAX_OPEN_ROWS)
+
+
+def _left(text: str) -> Cell:
+    return Cell(text, kind="text")
 
 
 def _point_numbers(study: StoredStudy, point: Point) -> list[Cell]:

@@ -9,6 +9,7 @@ many are above 1), `amount` or `duration` (the same in another unit). Undefined 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import zip_longest
 from urllib.parse import quote
 
 import numpy as np
@@ -26,11 +27,13 @@ class Cell:
     how: str = ""
     note: str = ""
     """Shown when the pointer rests on the cell."""
+    kind: str = ""
+    """Its class in style.css; `text` stands at the left."""
 
     @property
     def attributes(self) -> str:
         """For any HTML or SVG element."""
-        named = {"data-source": self.source, "data-how": self.how, "title": self.note}
+        named = {"class": self.kind, "data-source": self.source, "data-how": self.how, "title": self.note}
         return "".join(f' {name}="{escape(value)}"' for name, value in named.items() if value)
 
 
@@ -52,8 +55,10 @@ def table(
     most: int = MAX_ROWS,
 ) -> str:
     """An HTML table; of very many rows, the first ones."""
-    top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    body = "".join(f"<tr>{_row(cells)}</tr>\n" for cells in rows[:most])
+    kinds = [cell.kind if isinstance(cell, Cell) else "" for cell in rows[0]] if rows else []
+    cells = [Cell(name, kind=of) for name, of in zip_longest(head, kinds, fillvalue="")]
+    top = "".join(f'<th scope="col"{cell.attributes}>{escape(cell.text)}</th>' for cell in cells)
+    body = "".join(f"<tr>{_row(row)}</tr>\n" for row in rows[:most])
     more = f'<p class="hint">The first {most:,} of {len(rows):,}.</p>' if len(rows) > most else ""
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="Table {escape(label or "by " + head[0])}">'

@@ -64,11 +64,10 @@ def say_difference(rival: Contender, found: Difference) -> str:
     if found.mean is None:
         return f"Cannot be compared with {rival.words}: no client has both errors"
     share = "" if found.share is None else f" ({100 * abs(found.share):.1f}\N{NO-BREAK SPACE}%)"
-    interval = (
-        f"95\N{NO-BREAK SPACE}% interval {say_interval(found.interval)}"
-        if found.interval
-        else "no interval: one client, one seed"
-    )
+    interval = "no interval: one client, one seed"
+    if found.interval:  # in the direction of the words: what we lose by is above 0
+        low, high = found.interval if found.mean >= 0 else (-found.interval[1], -found.interval[0])
+        interval = f"95\N{NO-BREAK SPACE}% interval {say_interval((low, high))}"
     if found.outcome == "unclear":
         side = "lower" if found.mean > 0 else "higher"
         return f"No clear difference from {rival.words}: {abs(found.mean):.3f}{share} {side}; {interval}"
