@@ -77,9 +77,10 @@ def test_a_stored_config_is_complete_and_runs_again(tmp_path):
     values = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert set(Config.model_fields) - set(values) == {
         *("history_days", "cores"),  # all there is
+        *("timezone", "stamp_timezone", "time_format", "interval", "covariates", "statics"),  # as the data says
         *("alpha", "server_beta1", "server_beta2", "tau", "sync_every"),  # not settings of adam and fed_avg
     }
-    assert values["client_lr"] == 1e-3
+    assert values["client_lr"] == 2e-3
     assert complete(Config(**values)) == complete(small_config())
 
 
@@ -116,7 +117,7 @@ def test_a_warm_start_takes_shared_and_known_personal_params(tmp_path):
 
 
 def run_task(config):
-    return make_task(load_sources(config.data), config)
+    return make_task(load_sources(config.data, config).usable(), config)
 
 
 def test_a_warm_start_from_another_model_is_refused(tmp_path):
@@ -194,7 +195,7 @@ def test_a_run_says_when_no_update_ever_counted(caplog):
     ("values", "message"),
     [
         ({"config": {"rounds": 2}}, "config is a plfl.Config, not a dict"),
-        ({"data": [1]}, "data is a plfl.data.panel.Panel .*, not a list"),
+        ({"data": [1]}, "a table is a path or a pandas, polars or Arrow frame, not a builtins.list"),
         ({"config": Config().model_copy(update={"rounds": 0})}, "rounds = 0"),
         ({"model": (1, 2)}, "a model is plfl.forecast.models.Model"),
         ({"resume": "a", "init": "b"}, "leave out --out and --init"),
@@ -321,10 +322,10 @@ def test_a_client_that_cannot_take_part_is_left_out_and_named(tmp_path):
     load[2, 135:] = np.nan
     result = run(small_config(), data=replace(panel, load=load), out=tmp_path / "run")
     notes = {client.id: client.note for client in result.clients}
-    assert "never changes" in notes["b002"]
-    assert "training windows, fewer than batch" in notes["b003"]
+    assert "PLF206 constant: always 3 kWh" in notes["b002"]
+    assert "PLF109 too short" in notes["b003"]
     assert result.mase_mean == pytest.approx(np.mean([c.mase for c in result.clients if c.mase is not None]))
-    with pytest.raises(BadInput, match=r"client b002 cannot take part: .*without --strict"):
+    with pytest.raises(BadInput, match=r"PLF206 constant: client b002.*without --strict"):
         run(small_config(), data=replace(panel, load=load), strict=True)
 
 

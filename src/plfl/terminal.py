@@ -1,5 +1,6 @@
 """What a run looks like on a terminal: progress on standard error, the summary on standard output."""
 
+import json
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -100,22 +101,24 @@ def print_study(result: dict[str, Any], folder: "Path") -> None:
     """The best point of each level and source, by validation."""
     from rich.table import Table
 
-    axes = list(result["study"]["grid"])
-    table = Table(title="Test MASE, mean over clients and seeds; points by validation MASE", title_justify="left")
-    for name in ("source", *axes, "validation", "test", "losers"):
-        table.add_column(name, justify="right" if name in ("validation", "test", "losers") else "left")
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    table = Table(title="Test MASE of the points with the lowest validation MASE", title_justify="left")
+    for name in ("source", "point"):
+        table.add_column(name)
+    for name in ("validation", "test", "losers"):
+        table.add_column(name, justify="right")
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in result["runs"]:
-        groups.setdefault((run["source"], *(str(run["point"].get(axis, "")) for axis in axes)), []).append(run)
-    rows = [(_mean(runs, "validation_mase"), key, runs) for key, runs in groups.items()]
-    best: dict[tuple[str, str], tuple[float, tuple[str, ...], list[dict[str, Any]]]] = {}
-    for score, key, runs in rows:
-        level = (key[0], str(runs[0]["point"].get("personal", "")))
-        if level not in best or score < best[level][0]:
-            best[level] = (score, key, runs)
-    for score, key, runs in best.values():
-        losers = f"{_mean(runs, 'num_losing_to_persistence'):g} of {len(runs[0]['clients'])}"
-        table.add_row(*map(escape, key), f"{score:.3f}", f"{_mean(runs, 'mase_mean'):.3f}", losers)
+        groups.setdefault((run["source"], json.dumps(run["point"])), []).append(run)
+    best: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for (source, _), runs in groups.items():
+        level = (source, json.dumps(runs[0]["point"].get("personal")))
+        if level not in best or _mean(runs, "validation_mase") < _mean(best[level], "validation_mase"):
+            best[level] = runs
+    for (source, _), runs in sorted(best.items()):
+        point = ", ".join(f"{axis} {value}" for axis, value in runs[0]["point"].items())
+        scores = [f"{_mean(runs, key):.3f}" for key in ("validation_mase", "mase_mean")]
+        losers = f"{_mean(runs, 'num_losing_to_persistence'):.1f} of {len(runs[0]['clients'])}"
+        table.add_row(escape(source), escape(point), *scores, losers)
     output.print(table)
     speed = result["client_steps_per_second"]
     output.print(f"{len(result['runs']):,} runs in {result['seconds']:.0f} s · {speed or 0:,.0f} client-steps/s")

@@ -70,8 +70,11 @@ class Task:
     @property
     def refused(self) -> dict[str, Finding]:
         """Clients that cannot take part, with the first reason."""
-        refused = [f for f in self.findings if f.rule.level == "refused" and f.client is not None]
-        return {str(finding.client): finding for finding in reversed(refused)}
+        found: dict[str, Finding] = {}
+        for finding in self.findings:
+            if finding.rule.level == "refused" and finding.client is not None:
+                found.setdefault(finding.client, finding)
+        return found
 
     @property
     def num_features(self) -> int:
