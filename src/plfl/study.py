@@ -364,8 +364,9 @@ class _Job:
             if is_stopped():
                 raise Interrupted(f"stopped; go on with plfl study --resume {self.folder}")
         forecasts = stack.predict(state, "test")
+        device = name_devices(self.devices)
         return [
-            describe_run(run, plan, score_clients(plan.task, scaled), curve)
+            describe_run(run, plan, score_clients(plan.task, scaled), curve) | {"device": device}
             for run, plan, scaled, curve in zip(chunk, plans, forecasts, curves, strict=True)
         ]
 
@@ -397,6 +398,11 @@ class _Job:
 
     def _observe(self) -> None:
         self.observer(StudyProgress(self.num_done, len(self.runs), self.steps_done, self.num_steps, self.speed()))
+
+
+def name_devices(devices: Sequence[jax.Device]) -> str:
+    """Such as 2 x cpu (jax 0.10.2)."""
+    return f"{len(devices)} x {devices[0].device_kind} (jax {jax.__version__})"
 
 
 def _as_member(plan: Plan) -> Member:
@@ -456,7 +462,7 @@ def write_results(
         "runs": list(runs),
         "client_steps_per_second": job.speed(),
         "seconds": seconds,
-        "device": f"{len(job.devices)} x {job.devices[0].device_kind}",
+        "devices": sorted({run["device"] for run in runs}),
         "versions": versions(),
     }
     write_json(folder / "result.json", result)

@@ -164,7 +164,7 @@ def print_summary(result: "Result") -> None:
     """Who gained and who lost, per client and on average; of many clients, the worst."""
     from rich.table import Table
 
-    names = list(result.clients[0].baseline_mase)
+    names = [name for name in result.clients[0].baseline_mase if name != "persistence"]  # 1 by definition
     table = Table(title="Test error relative to persistence (MASE; below 1 is better)", title_justify="left")
     table.add_column("client")
     for name in ("plfl", *(name.replace("_", " ") for name in names), "MAE"):

@@ -133,7 +133,7 @@ def make_study(
         "runs": runs,
         "client_steps_per_second": 51234.5,
         "seconds": 4321.0,
-        "device": "1 x cpu",
+        "devices": ["1 x cpu"],
         "versions": {"plfl": "0.1.0", "jax": "0.10.2"},
     }
 

@@ -15,7 +15,20 @@ from plfl.report.compare import Difference
 from plfl.report.files import fill, read_template
 from plfl.report.grid import Contender, Source, StoredStudy, name_value
 from plfl.report.study_figures import draw_figures, seed_paths
-from plfl.report.tables import DASH, Cell, amount, behind, count, duration, listed, mean_cell, number, table
+from plfl.report.tables import (
+    DASH,
+    Cell,
+    amount,
+    behind,
+    count,
+    duration,
+    listed,
+    mean_cell,
+    mean_of,
+    number,
+    ratio,
+    table,
+)
 from plfl.report.verdict import Duels, name_rivals, say_difference, say_interval, say_method, say_verdict
 
 _MAX_FINDINGS = 100
@@ -79,7 +92,19 @@ def _tile(study: StoredStudy, source: Source, duels: Duels) -> str:
     lines.append(
         f"<strong{losers.attributes}>{losers.text}</strong> of {num_scored:,} clients lose to persistence{over}"
     )
+    lines += _best_baseline(source)
     return f"<li><b>{escape(source.label)}</b>{''.join(f'<p>{line}</p>' for line in lines)}</li>"
+
+
+def _best_baseline(source: Source) -> list[str]:
+    """The baseline with the lowest mean, however it compares."""
+    means = [(mean_of(list(baseline.values.values())), baseline) for baseline in source.baselines]
+    known = [(mean, baseline) for mean, baseline in means if mean is not None]
+    if not known:
+        return []
+    mean, best = min(known, key=lambda pair: pair[0])
+    cell = Cell(ratio(mean), best.path)
+    return [f"Best baseline: {escape(best.name)} <strong{cell.attributes}>{cell.text}</strong>"]
 
 
 def _traffic_tile(study: StoredStudy) -> str:
@@ -151,7 +176,7 @@ def _settings(study: StoredStudy) -> dict[str, str]:
         ("study", stored["name"]),
         ("recipe", stored["recipe"]),
         ("seeds", ", ".join(map(str, study.seeds))),
-        ("device", str(result["device"])),
+        ("devices", ", ".join(result["devices"])),
         ("time", Cell(duration(result["seconds"]), "seconds", "duration")),
         ("client steps per second", Cell(number(result["client_steps_per_second"]), "client_steps_per_second")),
         *((f"version of {name}", version) for name, version in result["versions"].items()),

@@ -1,0 +1,168 @@
+"""Write docs/results.md from finished studies: `python tools/results_page.py PAPER CLIENT_SETTINGS SERVER_SETTINGS`.
+
+Each argument is the folder of a study: `plfl study paper`, `plfl study client_settings` and `plfl study
+server_settings`. The authors' numbers come from their published table (docs/authors_mase_table.csv).
+"""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plfl.report.grid import StoredStudy
+
+DOCS = Path(__file__).parents[1] / "docs"
+LEVELS = {"none": "P1 plain FL", "mlp": "P2 PL-FL", "all": "P3 local training"}
+AUTHORS_LEVELS = {"none": "all_shared", "mlp": "mlp_personalized", "all": "all_personalized"}
+CLIENTS = {"adam": "Adam", "adam_ams": "AdamAMS", "prox": "Prox", "prox_adam": "ProxAdam"}
+SERVERS = {
+    "fed_avg": "FedAvg",
+    "fed_adagrad": "FedAdagrad",
+    "fed_adam": "FedAdam",
+    "fed_yogi": "FedYogi",
+    "fed_avg_adaptive": "FedAvgAdaptive",
+}
+Authors = dict[tuple[str, str, str, str], float]
+
+
+def main() -> None:
+    """Write the page."""
+    paper, clients, servers = (json.loads((Path(a) / "result.json").read_text()) for a in sys.argv[1:4])
+    authors = read_authors()
+    parts = [head(paper), verdicts(paper), *(grids(paper, source["name"], authors) for source in paper["sources"])]
+    parts += [baselines(paper), directions(paper, authors)]
+    parts.append(sweep(clients, "client", ("client_lr", "alpha"), "plfl study client_settings"))
+    parts.append(sweep(servers, "server", ("server_lr",), "plfl study server_settings"))
+    (DOCS / "results.md").write_text("\n".join(parts))
+
+
+def head(paper: dict[str, Any]) -> str:
+    """What was run."""
+    study = paper["study"]
+    return (
+        "# Results\n\n"
+        "Made by `tools/results_page.py` from `plfl study paper`, `plfl study client_settings` and `plfl study "
+        f"server_settings` on the bundled data. {len(paper['runs'])} runs of the paper's study, "
+        f"{len(study['seeds'])} seeds, trained on {', '.join(paper['devices'])}. Test MASE is the error relative to "
+        "persistence one hour ahead, mean over the 12 clients of a state and over seeds; below 1 is better. On another "
+        "device the last digits differ, and single runs by about as much as between seeds.\n"
+    )
+
+
+def verdicts(paper: dict[str, Any]) -> str:
+    """P2 against P1 and P3, with intervals."""
+    lines = ["## PL-FL against plain FL and local training\n"]
+    lines.append("The optimizer pair of each level is the one with the lowest validation MASE; differences are the")
+    lines.append("rival's MASE minus PL-FL's with a 95 % bootstrap interval over clients and seeds.\n")
+    lines.append("| state | PL-FL | rival | its MASE | difference | 95 % interval |\n|---|---|---|---|---|---|")
+    study = StoredStudy(paper)
+    for source in study.sources:
+        ids = study.ids(source)
+        ours = np.nanmean(study.scores(source.focus, ids))
+        for rival in source.rivals:
+            found = study.difference(source, rival)
+            low, high = found.interval or (float("nan"),) * 2
+            theirs = np.nanmean(study.scores(rival, ids))
+            share = f"{found.mean:+.3f} ({100 * (found.share or 0):+.1f} %)"
+            lines.append(
+                f"| {source.label} | {ours:.3f} | {rival.name} | {theirs:.3f} | {share} | {low:.3f} to {high:.3f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def scores(paper: dict[str, Any], source: str, **point: str) -> list[float]:
+    """Mean test MASE of each seed of a point."""
+    return [run["mase_mean"] for run in paper["runs"] if run["source"] == source and run["point"] == point]
+
+
+def grids(paper: dict[str, Any], source: str, authors: Authors) -> str:
+    """Every optimizer pair, mean and standard deviation over seeds, and the authors' figure."""
+    state = source.removeprefix("bundled:")
+    lines = [
+        f"## {state}, every optimizer pair\n",
+        "In brackets the authors' figure on ComStock (of P3 that in their FedAvg column).\n",
+    ]
+    lines.append(f"| level | client | {' | '.join(SERVERS)} |\n|---|---|{'---|' * len(SERVERS)}")
+    for level, name in LEVELS.items():
+        for client in CLIENTS:
+            cells = []
+            for server in SERVERS if level != "all" else ("",):
+                point = {"personal": level, "client": client} | ({"server": server} if server else {})
+                found = scores(paper, source, **point)
+                theirs = authors.get((state, level, client, server or "fed_avg"))
+                brackets = f" ({theirs:.2f})" if theirs is not None else ""
+                cells.append(f"{np.mean(found):.3f} ± {np.std(found):.3f}{brackets}")
+            lines.append(f"| {name} | {client} | {' | '.join(cells)} |{' |' * (len(SERVERS) - len(cells))}")
+    return "\n".join(lines) + "\n"
+
+
+def baselines(paper: dict[str, Any]) -> str:
+    """Each baseline's mean over clients."""
+    names = list(paper["sources"][0]["baselines"])
+    lines = ["## Baselines\n", f"| state | {' | '.join(names)} |\n|---|{'---|' * len(names)}"]
+    for source in paper["sources"]:
+        means = [f"{np.mean(list(source['baselines'][name].values())):.3f}" for name in names]
+        lines.append(f"| {source['name'].removeprefix('bundled:')} | {' | '.join(means)} |")
+    return "\n".join(lines) + "\n"
+
+
+def directions(paper: dict[str, Any], authors: Authors) -> str:
+    """In how many optimizer pairs PL-FL beats plain FL and local training, here and in the authors' table."""
+    lines = [
+        "## Directions, beside the authors' table\n",
+        "Optimizer pairs (of 20) in which PL-FL has the lower MASE:\n",
+    ]
+    lines.append(
+        "| state | than plain FL, here | authors | than local training, here | authors |\n|---|---|---|---|---|"
+    )
+    for source in paper["sources"]:
+        state = source["name"].removeprefix("bundled:")
+        counts = np.zeros((2, 2), int)
+        for client in CLIENTS:
+            local = np.mean(scores(paper, source["name"], personal="all", client=client))
+            for server in SERVERS:
+                plain, ours = (
+                    np.mean(scores(paper, source["name"], personal=level, client=client, server=server))
+                    for level in ("none", "mlp")
+                )
+                theirs = [authors[state, level, client, server] for level in LEVELS]
+                counts += [[ours < plain, theirs[1] < theirs[0]], [ours < local, theirs[1] < theirs[2]]]
+        lines.append(f"| {state} | {' | '.join(str(n) for row in counts for n in row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def sweep(result: dict[str, Any], kind: str, settings: tuple[str, ...], command: str) -> str:
+    """Mean validation MASE of each try over states and levels, the lowest of each optimizer marked."""
+    tries: dict[tuple[Any, ...], list[float]] = {}
+    for run in result["runs"]:
+        point = run["point"]
+        key = (point[kind], *(point.get(name) for name in settings))
+        tries.setdefault(key, []).append(run["validation_mase"])
+    means = {key: float(np.mean(values)) for key, values in tries.items()}
+    best = {name: min((m, k) for k, m in means.items() if k[0] == name)[1] for name in {k[0] for k in means}}
+    lines = [f"## Settings of the {kind} optimizers\n", f"`{command}`: validation MASE, mean over states and levels.\n"]
+    lines.append(f"| {kind} | {' | '.join(settings)} | validation MASE | |\n|---|{'---|' * len(settings)}---|---|")
+    for key, mean in means.items():
+        values = " | ".join("" if value is None else f"{value:g}" for value in key[1:])
+        shown = f"{mean:.3f}" if mean < 100 else "diverged"
+        lines.append(f"| {key[0]} | {values} | {shown} | {'lowest' if key == best[key[0]] else ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def read_authors() -> Authors:
+    """The authors' mean test MASE by state, level, client and server."""
+    found: Authors = {}
+    with (DOCS / "authors_mase_table.csv").open() as file:
+        for row in csv.DictReader(file):
+            level = next(ours for ours, theirs in AUTHORS_LEVELS.items() if theirs == row["personalization"])
+            client = next(ours for ours, theirs in CLIENTS.items() if theirs == row["client_opt"])
+            for ours, theirs in SERVERS.items():
+                found[row["state"], level, client, ours] = float(row[theirs])
+    return found
+
+
+if __name__ == "__main__":
+    main()
