@@ -113,7 +113,9 @@ def test_commands_in_the_readme_exist():
         for line in block.splitlines():
             words = line.removeprefix("$ ").split()
             if words[:1] == ["plfl"]:
-                options = {o for p in commands[words[1]].params for o in p.opts}
+                command = commands[words[1]]
+                command = command.commands[words[2]] if words[1] == "data" else command
+                options = {o for p in command.params for o in p.opts}
                 assert {w.split("=")[0] for w in words if w.startswith("--")} <= options, line
             elif words[:1] == ["make"]:
                 assert f"\n{words[1]}:" in makefile, line

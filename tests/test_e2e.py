@@ -3,12 +3,17 @@
 import doctest
 import importlib
 import json
+import re
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+
+from plfl.data.generated import generate
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,9 +55,10 @@ def test_the_examples_run(example, last_line, tmp_path):
 
 @pytest.mark.e2e
 def test_the_python_in_the_documents_runs(tmp_path):
-    import re
-
-    for page in (ROOT / "README.md", ROOT / "docs" / "python.md"):
+    panel = generate(2, days=60, minutes=30)
+    columns = {"unique_id": np.repeat(panel.ids, panel.num_times), "ds": np.tile(panel.times(), 2)}
+    pd.DataFrame(columns | {"y": panel.load.ravel()}).to_parquet(tmp_path / "meters.parquet")
+    for page in (ROOT / "README.md", ROOT / "docs" / "python.md", ROOT / "docs" / "data.md"):
         for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
             done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr

@@ -115,7 +115,8 @@ def print_study(result: dict[str, Any], folder: "Path") -> None:
         if level not in best or _mean(runs, "validation_mase") < _mean(best[level], "validation_mase"):
             best[level] = runs
     for (source, _), runs in sorted(best.items()):
-        point = ", ".join(f"{axis} {value}" for axis, value in runs[0]["point"].items())
+        values = runs[0]["point"].items()
+        point = ", ".join(value if isinstance(value, str) else f"{axis} {value}" for axis, value in values)
         scores = [f"{_mean(runs, key):.3f}" for key in ("validation_mase", "mase_mean")]
         losers = f"{_mean(runs, 'num_losing_to_persistence'):.1f} of {len(runs[0]['clients'])}"
         table.add_row(escape(source), escape(point), *scores, losers)
