@@ -52,8 +52,8 @@ def test_the_paper_s_study_is_its_grid():
 
 def test_a_quick_study_is_smaller():
     quick = load_study("paper", is_quick=True)
-    assert (len(quick.data), quick.seeds, quick.settings["rounds"]) == (1, (0,), 3)
-    assert len(quick.points()) == 44
+    assert (len(quick.data), quick.seeds, quick.settings["rounds"]) == (1, (0,), 5)
+    assert len(quick.points()) == 2 * 5 * 2 + 2
 
 
 def test_a_setting_for_all_runs_is_no_axis_any_more():

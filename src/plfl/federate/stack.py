@@ -162,7 +162,9 @@ class Stack:
         clients, updates, losses = self.rows.train(
             self._broadcast(state), state.clients, data, keys, client_settings, cohort, round_index, num_asked=num_asked
         )
-        answers = Answers(clients, updates, jnp.asarray(data.num_windows, jnp.float32), cohort, losses)
+        weights = jnp.asarray(data.num_windows, jnp.float32)
+        gathered = jax.lax.with_sharding_constraint((updates, weights, cohort, losses), self.rows.whole)
+        answers = Answers(clients, *gathered)
         servers, verdicts = [], []
         for block, server, settings in zip(self.blocks, state.servers, server_settings, strict=True):
             step = partial(self._step, block, round_index)
