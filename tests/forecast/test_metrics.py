@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from utilsforecast import losses
 
-from plfl.forecast.metrics import mae, mase, mase_insample, mean_defined
+from plfl.forecast.metrics import mae, mase, mase_insample, mean_defined, median_defined, nrmse, rmse
 
 VALUES = st.sampled_from([0.0, 1.0, -2.5, 1e-300, 5e-324, 1e-38, 3e38, 1e308, -1e308])
 
@@ -119,3 +119,40 @@ def test_the_mean_is_taken_over_the_defined_values():
     assert mean_defined([1.0, None, 2.0]) == 1.5
     assert mean_defined([None, None]) is None
     assert mean_defined([]) is None
+
+
+def test_mae_and_rmse_are_those_of_utilsforecast_and_nrmse_is_relative_to_the_mean_load():
+    clients = random_panel()
+    frame = as_frame(clients, "actual", "forecast")
+    for ours, theirs in ((mae, losses.mae), (rmse, losses.rmse)):
+        expected = theirs(frame, ["forecast"])["forecast"].to_numpy()
+        np.testing.assert_allclose([ours(c["actual"], c["forecast"]) for c in clients], expected, rtol=1e-10)
+    for client in clients:
+        expected = rmse(client["actual"], client["forecast"]) / np.abs(client["actual"]).mean()
+        assert nrmse(client["actual"], client["forecast"]) == pytest.approx(expected)
+    assert nrmse(np.zeros(3), np.ones(3)) is None
+
+
+def test_no_metric_of_10_000_series_is_inf_or_nan():
+    """Constant, zero, short, huge and tiny ones among them."""
+    rng = np.random.default_rng(0)
+    num_undefined = 0
+    for k in range(10_000):
+        num, scale = int(rng.integers(0, 40)), 10.0 ** rng.integers(-300, 300)
+        rows = rng.gamma(2, 1, (4, num)) * (0 if k % 7 == 0 else scale)
+        if k % 5 == 0:
+            rows[rng.integers(4)] = rows[:, :1].max(initial=0)
+        actual, forecast, persistence, train = rows
+        scores = [
+            *(metric(actual, forecast) for metric in (mae, rmse, nrmse)),
+            mase(actual, forecast, persistence),
+            mase_insample(actual, forecast, train, 1 + k % 30),
+        ]
+        assert all(score is None or np.isfinite(score) for score in scores)
+        num_undefined += None in scores
+    assert 1_000 < num_undefined < 9_000
+
+
+def test_the_median_is_taken_over_the_defined_values():
+    assert median_defined([1.0, None, 3.0, 8.0]) == 3.0
+    assert median_defined([None]) is None
