@@ -134,6 +134,15 @@ def test_every_run_is_stored_with_its_clients_and_its_curve(finished):
     assert (finished / "report.html").stat().st_size > 10_000
 
 
+def test_the_page_has_a_week_of_the_chosen_run_s_clients(finished):
+    result, page = read(finished), (finished / "report.html").read_text()
+    for k, source in enumerate(result["sources"]):
+        run = result["runs"][source["forecasts"]["run"]]
+        assert (run["source"], run["seed"], run["point"]["personal"]) == (source["name"], 0, "mlp")
+        assert (finished / f"forecasts-{k}.parquet").exists()
+    assert page.count("<option>") == sum(len(source["clients"]) for source in result["sources"])
+
+
 def test_a_run_of_a_study_has_the_numbers_that_it_has_alone(finished):
     study = small_study()
     devices = prepare("cpu", 2, deterministic=False)

@@ -26,16 +26,17 @@ import numpy as np
 
 from plfl import runfolder
 from plfl._version import __version__
-from plfl.comparisons import NAMES, compare
+from plfl.comparisons import NAMES, compare, train
 from plfl.config import Config, check_key
 from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted
 from plfl.federate.devices import prepare
 from plfl.federate.stack import Member, Stack, StackState
-from plfl.federation import CLIENT_SETTINGS, SERVER_SETTINGS, Plan, complete, make_plan, optimizer_settings
+from plfl.federation import CLIENT_SETTINGS, SERVER_SETTINGS, Federation, Plan, complete, make_plan, optimizer_settings
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.windows import Task, make_task
 from plfl.recipes import make_recipe
+from plfl.report.grid import StoredStudy
 from plfl.report.page import write_report
 from plfl.results import (
     ClientResult,
@@ -44,6 +45,7 @@ from plfl.results import (
     score_repeats,
     summarize,
     validation_mase,
+    write_forecasts,
 )
 from plfl.storage import write_json, write_text
 from plfl.training import stop_signals, versions
@@ -465,9 +467,25 @@ def write_results(
         "devices": sorted({run["device"] for run in runs}),
         "versions": versions(),
     }
+    _store_forecasts(folder, study, job, result)
     write_json(folder / "result.json", result)
     write_text(folder / "results.csv", _as_csv(study, runs))
     return result
+
+
+def _store_forecasts(folder: Path, study: Study, job: _Job, result: dict[str, Any]) -> None:
+    """Train the run that each source's headline is about once more, alone, and store its forecasts for the page."""
+    specs = study.runs()
+    for index, source in enumerate(StoredStudy(result).sources):
+        if source.focus is None:
+            continue
+        run = specs[source.focus.point.runs[0]]
+        path = folder / f"forecasts-{index}.parquet"
+        result["sources"][index]["forecasts"] = {"run": source.focus.point.runs[0], "file": path.name}
+        if not path.exists():
+            log.info("forecasts of %s", source.label)
+            federation = Federation(run.config, job.tasks[run.source], None, job.devices)
+            write_forecasts(path, federation.task, federation.engine.predict(train(federation), "test"))
 
 
 def _describe_source(source: str, job: _Job) -> dict[str, Any]:

@@ -10,9 +10,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from plfl.report.charts import Mark, Row, interval_chart
+from plfl.report.charts import MAX_NAMED_ROWS, Mark, Row, interval_chart
+from plfl.report.client_figures import draw_clients
 from plfl.report.compare import Difference
 from plfl.report.files import fill, read_template
+from plfl.report.forecasts import read_forecasts
 from plfl.report.grid import Contender, Source, StoredStudy, name_value
 from plfl.report.study_figures import draw_figures, seed_paths
 from plfl.report.tables import (
@@ -50,6 +52,7 @@ def make_study_page(folder: Path, result: dict[str, Any]) -> str:
         duels=_duels(study, duels),
         method=escape(say_method(study, duels)),
         **draw_figures(study),
+        weeks=_weeks(folder, study),
         **_settings(study),
     )
     return fill(f"{name}: plfl study", body)
@@ -94,6 +97,37 @@ def _tile(study: StoredStudy, source: Source, duels: Duels) -> str:
     )
     lines += _best_baseline(source)
     return f"<li><b>{escape(source.label)}</b>{''.join(f'<p>{line}</p>' for line in lines)}</li>"
+
+
+def _weeks(folder: Path, study: StoredStudy) -> str:
+    """A week and the hours of the chosen run's clients, for every source that has its forecasts stored."""
+    parts: list[dict[str, str]] = []
+    points, names, level = [], [], ""
+    for source in study.sources:
+        stored = source.stored.get("forecasts")
+        if source.focus is None or stored is None:
+            continue
+        clients = study.runs[stored["run"]]["clients"]
+        ranked = sorted(clients, key=lambda client: (client["mase"] is None, -(client["mase"] or 0)))
+        charted = [client["id"] for client in ranked if client["mae"] is not None][:MAX_NAMED_ROWS]
+        zones = {client["id"]: client["zone"] for client in clients}
+        interval = source.stored["interval_minutes"]
+        forecasts = read_forecasts(folder / stored["file"], zones, charted, interval)
+        mases = {client["id"]: client["mase"] for client in clients}
+        parts.append(draw_clients(forecasts, mases, interval, sum(client["mae"] is not None for client in clients)))
+        points.append(f"{source.label} {source.focus.detail}")
+        names.append(stored["file"])
+        level = source.focus.words if study.has_levels else "points"
+    if not parts:
+        return ""
+    return read_template("study_weeks.html").substitute(
+        level=escape(level),
+        points=escape("; ".join(points)),
+        files=escape(listed(names)),
+        options="".join(part["options"] for part in parts),
+        client_figures="".join(part["client_figures"] for part in parts),
+        week_hint=" ".join(dict.fromkeys(part["week_hint"] for part in parts if part["week_hint"])),
+    )
 
 
 def _best_baseline(source: Source) -> list[str]:
