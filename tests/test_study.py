@@ -143,6 +143,7 @@ def test_the_page_has_a_week_of_the_chosen_run_s_clients(finished):
     assert page.count("<option>") == sum(len(source["clients"]) for source in result["sources"])
 
 
+@pytest.mark.e2e
 def test_a_run_of_a_study_has_the_numbers_that_it_has_alone(finished):
     study = small_study()
     devices = prepare("cpu", 2, deterministic=False)

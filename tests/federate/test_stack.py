@@ -39,7 +39,7 @@ def member_states(stack: Stack, state) -> list:
     return [found[k] for k in range(len(found))]
 
 
-@pytest.mark.parametrize("personal", ["mlp", "all"])
+@pytest.mark.parametrize("personal", ["mlp", pytest.param("all", marks=pytest.mark.e2e)])
 def test_a_federation_in_a_stack_equals_the_same_alone(personal):
     other = generate(3, days=9, seed=4)  # another beginning, length and number of clients
     servers = ["fed_yogi", "fed_avg_adaptive", "fed_avg"] if personal == "mlp" else ["fed_avg"]
@@ -61,6 +61,7 @@ def test_a_federation_in_a_stack_equals_the_same_alone(personal):
     assert [len(rows) for rows in stack.losses(losses)] == [f.task.panel.num_clients for f in federations]
 
 
+@pytest.mark.e2e
 def test_cohorts_of_a_stack_are_those_of_each_federation_alone():
     federations = [tiny_federation(fraction=0.6, server=s, seed=len(s)) for s in ("fed_avg", "fed_adam")]
     stack = make_stack(federations)
