@@ -47,6 +47,7 @@ def all_of_them():
     return forecasts, told, made
 
 
+@pytest.mark.e2e
 def test_every_name_forecasts_every_test_window(all_of_them):
     forecasts, told, _ = all_of_them
     assert told == list(forecasts) == list(NAMES[::-1])
@@ -55,10 +56,12 @@ def test_every_name_forecasts_every_test_window(all_of_them):
         assert all(np.isfinite(row).all() for row in rows)
 
 
+@pytest.mark.e2e
 def test_nothing_is_trained_twice(all_of_them):
     assert sorted(all_of_them[2]) == [(), ("*",), ("mlp.*",)]
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(("name", "personal"), [("fl", "none"), ("plfl", "mlp"), ("local", "all")])
 def test_the_papers_three_are_runs_of_their_partition(all_of_them, name, personal):
     federation = tiny_federation(personal=personal)
@@ -66,6 +69,7 @@ def test_the_papers_three_are_runs_of_their_partition(all_of_them, name, persona
     assert_trees_equal(all_of_them[0][name], federation.engine.predict(state, "test"))
 
 
+@pytest.mark.e2e
 def test_those_without_a_server_are_the_functions_of_their_name(all_of_them):
     assert_trees_equal(all_of_them[0]["ridge"], ridge(tiny_task()))
     assert_trees_equal(all_of_them[0]["lightgbm"], boosted(tiny_task(), seed=0))

@@ -121,6 +121,7 @@ def test_a_point_that_no_optimizer_understands_is_refused_before_anything_is_tra
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.e2e
 def test_every_run_is_stored_with_its_clients_and_its_curve(finished):
     result = read(finished)
     assert len(result["runs"]) == (2 * 2 + 2) * 2 * 2
@@ -134,6 +135,7 @@ def test_every_run_is_stored_with_its_clients_and_its_curve(finished):
     assert (finished / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.e2e
 def test_the_page_has_a_week_of_the_chosen_run_s_clients(finished):
     result, page = read(finished), (finished / "report.html").read_text()
     for k, source in enumerate(result["sources"]):
@@ -159,6 +161,7 @@ def test_a_run_of_a_study_has_the_numbers_that_it_has_alone(finished):
         assert [client["mase"] for client in stored["clients"]] == pytest.approx(alone, abs=1e-4)
 
 
+@pytest.mark.e2e
 def test_a_study_that_was_stopped_is_resumed_to_the_same_results(finished, tmp_path):
     seen: list[StudyProgress] = []
 
@@ -179,6 +182,7 @@ def test_a_study_that_was_stopped_is_resumed_to_the_same_results(finished, tmp_p
     assert read(folder) == read(finished)
 
 
+@pytest.mark.e2e
 def test_a_study_never_overwrites(finished):
     with pytest.raises(BadInput, match="exists and is not empty"):
         run_study(small_study(), finished)
