@@ -30,7 +30,7 @@ METHODS = list(product(CLIENT_OPTIMIZERS, SERVER_OPTIMIZERS, ("none", "mlp", "al
 
 
 def is_quick(client: str, server: str, personal: str) -> bool:
-    return personal == "mlp" and (server == "fed_avg" or client == "adam") or (client, server) == ("adam", "fed_avg")
+    return (personal == "mlp" and (server == "fed_avg" or client == "adam")) or (client, server) == ("adam", "fed_avg")
 
 
 @pytest.mark.parametrize(
