@@ -61,6 +61,11 @@ class Plan:
     """Clients in a cohort."""
 
     @property
+    def bytes_each_way(self) -> int:
+        """What a client receives in a round, and what it sends: its shared params in float32."""
+        return 4 * self.num_shared_params
+
+    @property
     def limits(self) -> Limits:
         """What the gate believes."""
         return Limits(self.config.max_weight, self.config.max_norm_ratio)

@@ -53,7 +53,6 @@ from plfl.training import stop_signals, versions
 _SERVER_FIELDS = ("server", *SERVER_SETTINGS.values())
 _MAX_ROWS = 12_000
 """Clients of a stack on a GPU."""
-_BYTES_PER_NUMBER = 4  # float32 on the wire
 log = logging.getLogger("plfl")
 
 
@@ -421,7 +420,7 @@ def describe_run(
         "seed": run.config.seed,
         "point": run.point,
         "num_shared_params": plan.num_shared_params,
-        "bytes_per_client_round": 2 * _BYTES_PER_NUMBER * plan.num_shared_params,
+        "bytes_per_client_round": 2 * plan.bytes_each_way,
         "validation_mase": curve[-1]["validation_mase"],
         **summarize(clients),
         "clients": [asdict(client) for client in clients],

@@ -40,7 +40,6 @@ from plfl.report.page import write_report
 from plfl.results import Result, score_clients, summarize, validation_mase, write_forecasts, write_history, write_result
 from plfl.storage import write_text
 
-_BYTES_PER_NUMBER = 4  # float32 on the wire
 _MAX_NAMED = 10
 log = logging.getLogger("plfl")
 
@@ -311,7 +310,7 @@ class _Run:
             log.warning("no update ever counted, so nothing was learned; result.json names the reasons")
         forecasts = self.federation.engine.predict(self.state, "test")
         clients = score_clients(task, forecasts, self._compare())
-        traffic = _BYTES_PER_NUMBER * self.federation.num_shared_params
+        traffic = self.federation.plan.bytes_each_way
         result = Result(
             recipe=config.recipe,
             seed=config.seed,

@@ -13,7 +13,7 @@ import numpy as np
 
 from plfl.config import Config, count_intervals
 from plfl.data.detectors import find_runs, find_stuck, find_unit_changes, is_register
-from plfl.data.panel import Panel
+from plfl.data.panel import LARGEST, Panel
 from plfl.data.readings import Readings, Series
 from plfl.data.rules import RULES, Finding, Place
 from plfl.data.zones import find_falls, to_utc, utc_offset
@@ -28,7 +28,6 @@ UNITS: dict[str, tuple[float, bool]] = {
     "MW": (1e3, True),
 }
 """Factor to kWh or kW, and whether it is power."""
-LARGEST = 1e15
 _DAY = 86_400
 _DIVISORS = np.array([d for d in range(1, _DAY + 1) if _DAY % d == 0 and (d < 60 or d % 60 == 0)])
 """Intervals that divide a day, in seconds: whole minutes, or less than one."""

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plfl.data.counties import standard_offset, zone_of_county
+from plfl.data.panel import LARGEST
 from plfl.data.readings import Readings, Series
 from plfl.data.rules import fault
 from plfl.errors import BadInput
@@ -45,7 +46,6 @@ STATICS = ("floor_area", "wall_area", "window_area")
 _SQUARE_FOOT = 0.09290304
 """In m2."""
 _HOUR = 3600
-_LARGEST = 1e15
 
 _LOAD = ("out.electricity.total.energy_consumption..kwh", "out.electricity.total.energy_consumption")
 _COUNTY = ("in.as_simulated_nhgis_county_gisjoin", "in.nhgis_county_gisjoin")
@@ -316,7 +316,7 @@ def _read_metadata_file(path: Path, wanted: Collection[int] | None) -> Iterator[
             )  # fmt: skip
         facts = [float(values[row] * unit) for values, (_, unit) in zip(areas, _AREAS, strict=True)]
         for fact, name in zip(facts, STATICS, strict=True):
-            if abs(fact) > _LARGEST:
+            if abs(fact) > LARGEST:
                 raise fault("PLF312", f"a {name} of {fact} m2 is not an area", file=str(path), row=int(row) + 1)
         yield Building(int(ids[row]), county, zone, tuple(facts))
 
@@ -603,7 +603,7 @@ def _parsed_numbers(cells: Sequence[str], path: Path, column: str) -> np.ndarray
 
 def _number(cell: str) -> float:
     value = float(cell) if cell else np.nan
-    if abs(value) > _LARGEST or "_" in cell:
+    if abs(value) > LARGEST or "_" in cell:
         raise ValueError(cell)
     return value
 

@@ -14,7 +14,7 @@ from plfl.data.zones import utc_offset
 from plfl.errors import BadInput
 
 DAY = np.timedelta64(1, "D")
-_LARGEST = 1e15
+LARGEST = 1e15
 """No load, weather or area is larger, and float32 arithmetic still works there."""
 
 
@@ -59,8 +59,8 @@ class Panel:
             raise BadInput(f"client id {twice!r} appears twice; every client needs an id of its own")
         for what, values in (("load", self.load), ("covariate", self.covariates), ("static fact", self.statics)):
             largest = max(np.fmax.reduce(values, axis=None, initial=0), -np.fmin.reduce(values, axis=None, initial=0))
-            if largest > _LARGEST:
-                client = self.ids[int(np.argwhere(np.abs(values) > _LARGEST)[0][0])]
+            if largest > LARGEST:
+                client = self.ids[int(np.argwhere(np.abs(values) > LARGEST)[0][0])]
                 raise BadInput(f"a {what} of client {client!r} is infinite or absurdly large; leave it empty (NaN)")
 
     def _check_types(self) -> None:

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from plfl.config import Config
 from plfl.data.cells import has_numbers, is_number, is_text, read_ids, read_numbers, read_texts
-from plfl.data.clean import LARGEST
 from plfl.data.clock import Clock
 from plfl.data.columns import Columns, open_table
+from plfl.data.panel import LARGEST
 from plfl.data.readings import Readings, Series
 from plfl.data.rules import Fault, Finding, Place, fault
 from plfl.data.zones import load_zone

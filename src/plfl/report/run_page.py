@@ -19,10 +19,9 @@ from plfl.report.client_figures import draw_clients, draw_hours
 from plfl.report.files import fill, read, read_template
 from plfl.report.forecasts import Forecasts, read_forecasts
 from plfl.report.plot import nice_ticks, thin
-from plfl.report.tables import Cell, behind, number, ratio, table
+from plfl.report.tables import MAX_FINDINGS, Cell, behind, number, ratio, table
 
 MAX_CHARTED_CLIENTS = MAX_NAMED_ROWS
-_MAX_FINDINGS = 100
 _MAX_POINTS = 700
 
 
@@ -164,8 +163,8 @@ def _remarks(run: _Stored) -> str:
 def _remark(title: str, head: list[str], rows: list[Any]) -> str:
     if not rows:
         return ""
-    more = f"<p>{len(rows) - _MAX_FINDINGS:,} more are in result.json.</p>" if len(rows) > _MAX_FINDINGS else ""
-    return f"<h3>{title} ({len(rows):,})</h3>{table(head, rows[:_MAX_FINDINGS], kind='words')}{more}"
+    more = f"<p>{len(rows) - MAX_FINDINGS:,} more are in result.json.</p>" if len(rows) > MAX_FINDINGS else ""
+    return f"<h3>{title} ({len(rows):,})</h3>{table(head, rows[:MAX_FINDINGS], kind='words')}{more}"
 
 
 def _learning(run: _Stored) -> dict[str, str]:

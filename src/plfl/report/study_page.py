@@ -19,6 +19,7 @@ from plfl.report.grid import Contender, Source, StoredStudy, name_value
 from plfl.report.study_figures import draw_figures, seed_paths
 from plfl.report.tables import (
     DASH,
+    MAX_FINDINGS,
     Cell,
     amount,
     behind,
@@ -33,7 +34,6 @@ from plfl.report.tables import (
 )
 from plfl.report.verdict import Duels, name_rivals, say_difference, say_interval, say_method, say_verdict
 
-_MAX_FINDINGS = 100
 _MAX_SAID = 3  # rivals of a source in its tile
 _MARKS = {"beats": "●", "loses to": "▲", "unclear": "○"}
 _DUEL_HEAD = ["source", "ours", "rival", "our MASE", "rival’s MASE", "difference", "in %", "95 % interval"]
@@ -242,8 +242,8 @@ def _findings(sources: Sequence[Source]) -> str:
     ]
     if not rows:
         return "<p>The data doctor found nothing to remark.</p>"
-    more = f"<p>{len(rows) - _MAX_FINDINGS:,} more are in result.json.</p>" if len(rows) > _MAX_FINDINGS else ""
-    found = table(["source", "rule", "client", "what"], rows[:_MAX_FINDINGS], kind="words", label="of findings")
+    more = f"<p>{len(rows) - MAX_FINDINGS:,} more are in result.json.</p>" if len(rows) > MAX_FINDINGS else ""
+    found = table(["source", "rule", "client", "what"], rows[:MAX_FINDINGS], kind="words", label="of findings")
     return behind(found + more, f"What the data doctor found ({len(rows):,})")
 
 

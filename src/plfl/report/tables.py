@@ -18,6 +18,10 @@ MAX_ROWS = 1000
 DASH = "–"
 
 
+MAX_FINDINGS = 100
+"""Rows of a list of remarks that a page shows."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """What stands in a cell, and where it comes from."""
