@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from plfl.errors import BadInput
-from plfl.forecast.lstm import lstm, lstm_reference, lstm_scanned
+from plfl.forecast.lstm import lstm, lstm_reference
 from plfl.forecast.models import lstm_mlp, make_model, squared_error
 
 SHAPES = [(1, 1, 1, 1), (4, 1, 3, 2), (5, 8, 25, 16)]
@@ -135,11 +135,13 @@ def test_widths_can_be_chosen():
     assert "mlp.3.weight" not in params
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("layer", [lstm, lstm_scanned])
-def test_the_fast_lstms_equal_the_reference_with_all_gradients(layer, shape):
+@pytest.mark.parametrize("shape", [*SHAPES, (30, 2, 3, 2)])
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_the_fast_lstm_equals_the_reference_with_all_gradients(monkeypatch, has_kernels, shape):
+    if not has_kernels:
+        monkeypatch.setattr("plfl.native.dispatch.is_available", lambda: False)
     arguments = random_arguments(*shape)
-    pair = (layer, lstm_reference)
+    pair = (lstm, lstm_reference)
     fast, reference = (jax.jit(lambda *a, f=f: states_and_gradients(f, *a))(*arguments) for f in pair)
     for ours, theirs in zip(fast, reference, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)

@@ -17,6 +17,8 @@ from plfl.federate.params import subtract
 from plfl.federate.partition import Partition
 from plfl.forecast.models import Loss, Model, Params
 from plfl.forecast.windows import ClientData, gather
+from plfl.native import calls
+from plfl.native.dispatch import on_device
 
 
 class ClientOptimizer(NamedTuple):
@@ -30,12 +32,14 @@ class ClientOptimizer(NamedTuple):
 
 def adam(*, lr: float = 2e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> ClientOptimizer:
     """Adam with bias correction."""
-    return _from_optax(optax.adam(lr, b1=beta1, b2=beta2, eps=eps))
+    rule = _from_optax(optax.adam(lr, b1=beta1, b2=beta2, eps=eps))
+    return _with_kernel(rule, lr, beta1, beta2, eps)
 
 
 def adam_ams(*, lr: float = 2e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> ClientOptimizer:
     """AMSGrad: the denominator uses the running maximum of the bias-corrected second moment."""
-    return _from_optax(optax.amsgrad(lr, b1=beta1, b2=beta2, eps=eps))
+    rule = _from_optax(optax.amsgrad(lr, b1=beta1, b2=beta2, eps=eps))
+    return _with_kernel(rule, lr, beta1, beta2, eps)
 
 
 def prox(*, lr: float = 0.1, alpha: float = 0.01) -> ClientOptimizer:
@@ -63,6 +67,28 @@ def _from_optax(rule: optax.GradientTransformation) -> ClientOptimizer:
         del server_shared
         steps, state = rule.update(gradient, state, params)
         return optax.apply_updates(params, steps), state
+
+    return ClientOptimizer(rule.init, update)
+
+
+def _with_kernel(rule: ClientOptimizer, lr: float, beta1: float, beta2: float, eps: float) -> ClientOptimizer:
+    """An Adam of optax, updated by a native kernel where there is one: one pass over params and moments."""
+
+    def update(gradient: Params, state: Any, params: Params, server_shared: Params) -> tuple[Params, Any]:
+        (count, *moments), *others = state
+
+        def native(gradient: Params, params: Params, moments: list[Params]) -> tuple[Params, Any]:
+            rate, inverse = -lr / (1 - beta1 ** (count + 1)), 1 / (1 - beta2 ** (count + 1))
+            numbers = jnp.stack([beta1, 1 - beta1, beta2, 1 - beta2, rate, inverse, eps]).astype(jnp.float32)
+            in_order = [[tree[name] for name in params] for tree in (params, *moments, gradient)]
+            found = calls.adam(numbers, in_order[0], in_order[1:-1], in_order[-1])
+            after, *kept = (dict(zip(params, arrays, strict=True)) for arrays in found)
+            return after, (type(state[0])(count + 1, *kept), *others)
+
+        def xla(gradient: Params, params: Params, moments: list[Params]) -> tuple[Params, Any]:
+            return rule.update(gradient, (type(state[0])(count, *moments), *others), params, server_shared)
+
+        return on_device(gradient, params, moments, native=native, xla=xla)
 
     return ClientOptimizer(rule.init, update)
 
@@ -101,6 +127,8 @@ class LocalTraining(NamedTuple):
     batch: int
     starts_own: bool = False
     keeps_moments: bool = False
+    precision: str = "highest"
+    """Of matrix products, as JAX calls it."""
 
     def init_client(self, key: jax.Array) -> ClientState:
         """A newcomer's state: personal params from its own key."""
@@ -127,14 +155,30 @@ class LocalTraining(NamedTuple):
         self, carry: tuple[Params, Any], origins: jax.Array, data: ClientData, server_shared: Params
     ) -> tuple[tuple[Params, Any], jax.Array]:
         """One local step on the windows with these origins."""
+        return self.learn(carry, self.cut(data, origins), server_shared)
+
+    def cut(self, data: ClientData, origins: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Inputs (batch, lookback, features) and targets (batch,) of the windows with these origins."""
+        return gather(data, origins, self.lookback, self.horizon)
+
+    def learn(
+        self, carry: tuple[Params, Any], windows: tuple[jax.Array, jax.Array], server_shared: Params
+    ) -> tuple[tuple[Params, Any], jax.Array]:
+        """One local step on these windows."""
         params, moments = carry
-        inputs, targets = gather(data, origins, self.lookback, self.horizon)
+        inputs, targets = windows
 
         def loss_of(params: Params) -> jax.Array:
             return self.loss(self.model.apply(params, inputs), targets)
 
-        loss, gradient = jax.value_and_grad(loss_of)(params)
+        with jax.default_matmul_precision(self.precision):
+            loss, gradient = jax.value_and_grad(loss_of)(params)
         return self.optimizer.update(gradient, moments, params, server_shared), loss
+
+    def forecast(self, params: Params, data: ClientData, origins: jax.Array) -> jax.Array:
+        """Scaled forecasts (windows,) for the windows with these origins."""
+        with jax.default_matmul_precision(self.precision):
+            return self.model.apply(params, self.cut(data, origins)[0])
 
     def finish(
         self, server_shared: Params, client: ClientState, params: Params, moments: Any
@@ -157,16 +201,29 @@ class LocalTraining(NamedTuple):
 
 
 def client_update(
-    training: LocalTraining, server_shared: Params, client: ClientState, data: ClientData, key: jax.Array
+    training: LocalTraining,
+    server_shared: Params,
+    client: ClientState,
+    data: ClientData,
+    key: jax.Array,
+    *,
+    max_ahead: int = 1,
 ) -> tuple[ClientState, Params, jax.Array]:
     """The paper's ClientOpt, all steps in one scan: (next client state, update, mean loss).
 
-    The loss is NaN if training diverged; the gate then stops the update.
+    The windows of up to `max_ahead` steps are cut at once. The loss is NaN if training diverged; the gate then stops
+    the update.
     """
-    origins = training.pick_batches(data, key)
+    ahead = max(n for n in range(1, max_ahead + 1) if training.local_steps % n == 0)
+    origins = training.pick_batches(data, key).reshape(-1, ahead, training.batch)
     carry = training.begin(server_shared, client)
-    (params, moments), losses = jax.lax.scan(
-        lambda carry, batch: training.step(carry, batch, data, server_shared), carry, origins
-    )
+
+    def learn_ahead(carry: Any, origins: jax.Array) -> tuple[Any, jax.Array]:
+        if ahead == 1:
+            return training.step(carry, origins[0], data, server_shared)
+        windows = jax.tree.map(lambda a: a.reshape(*origins.shape, *a.shape[1:]), training.cut(data, origins.ravel()))
+        return jax.lax.scan(lambda carry, one: training.learn(carry, one, server_shared), carry, windows)
+
+    (params, moments), losses = jax.lax.scan(learn_ahead, carry, origins)
     state, update, is_finite = training.finish(server_shared, client, params, moments)
     return state, update, jnp.where(is_finite, losses.mean(), jnp.nan)

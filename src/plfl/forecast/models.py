@@ -15,16 +15,13 @@ import numpy as np
 
 from plfl.config import GIVEN
 from plfl.errors import BadInput
-from plfl.forecast.lstm import lstm, lstm_reference, lstm_scanned
+from plfl.forecast.dense import dense, dense_reference
+from plfl.forecast.lstm import lstm, lstm_reference
 
 Params = dict[str, jax.Array]
 """A flat mapping from name to array, such as "lstm.weight_ih" -> (100, 8)."""
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 """From forecasts (batch,) and targets (batch,), both scaled, to a scalar."""
-
-
-_MAX_UNROLLED = 24
-"""Steps up to which the LSTM is unrolled: faster to run, slower to compile."""
 
 
 class Model(NamedTuple):
@@ -47,14 +44,15 @@ def lstm_mlp(
     """The paper's forecaster: an LSTM, all its hidden states concatenated, an MLP with PReLU.
 
     With 8 features, a lookback of 12 and the default widths it has 60,276 parameters, 3,500 of them in the LSTM.
-    `is_reference` takes the step-by-step LSTM with autodiff instead of the fast one.
+    `is_reference` takes plain layers with autodiff instead of the fast ones.
 
     >>> params = lstm_mlp(8, 12).init(jax.random.key(0))
     >>> sum(value.size for value in params.values())
     60276
     """
     widths = [lookback * hidden, *mlp, 1]
-    layer = lstm_reference if is_reference else lstm if lookback <= _MAX_UNROLLED else lstm_scanned
+    recurrent = lstm_reference if is_reference else lstm
+    layer = dense_reference if is_reference else dense
 
     shapes: dict[str, tuple[tuple[int, ...], int]] = {  # name -> (shape, fan-in)
         "lstm.weight_ih": ((4 * hidden, num_features), hidden),
@@ -63,11 +61,14 @@ def lstm_mlp(
         "lstm.bias_hh": ((4 * hidden,), hidden),
     }
     slopes = {}  # PReLU, one per channel
+    layers: list[list[str]] = []  # names of weight, bias and, but for the last, slope
     for k, (fan_in, fan_out) in enumerate(pairwise(widths)):
         shapes[f"mlp.{2 * k}.weight"] = ((fan_out, fan_in), fan_in)
         shapes[f"mlp.{2 * k}.bias"] = ((fan_out,), fan_in)
+        layers.append([f"mlp.{2 * k}.weight", f"mlp.{2 * k}.bias"])
         if k < len(mlp):
             slopes[f"mlp.{2 * k + 1}.weight"] = fan_out
+            layers[k].append(f"mlp.{2 * k + 1}.weight")
 
     def init(key: jax.Array) -> Params:
         params = _uniform(key, shapes) | {name: jnp.full((width,), 0.25) for name, width in slopes.items()}
@@ -76,12 +77,14 @@ def lstm_mlp(
     def apply(params: Params, inputs: jax.Array) -> jax.Array:
         bias = params["lstm.bias_ih"] + params["lstm.bias_hh"]
         features = inputs.transpose(1, 2, 0)  # (lookback, features, batch)
-        states = layer(params["lstm.weight_ih"], params["lstm.weight_hh"], bias, features)  # (lookback, hidden, batch)
+        states = recurrent(
+            params["lstm.weight_ih"], params["lstm.weight_hh"], bias, features
+        )  # (lookback, hidden, batch)
         x = states.reshape(lookback * hidden, -1)
-        for k in range(len(widths) - 1):
-            x = params[f"mlp.{2 * k}.weight"] @ x + params[f"mlp.{2 * k}.bias"][:, None]  # (width, batch)
-            if k < len(mlp):
-                x = jnp.where(x > 0, x, params[f"mlp.{2 * k + 1}.weight"][:, None] * x)
+        for names, width in zip(layers, widths[1:], strict=True):
+            weight, bias = (params[name] for name in names[:2])
+            slope = params[names[2]] if len(names) == 3 else jnp.ones(width)
+            x = layer(weight, bias, slope, x)  # (width, batch)
         return x[0]
 
     return Model(init, apply)

@@ -1,0 +1,79 @@
+"""The native kernels as functions of JAX arrays, float32 and feature-major (the batch is the last axis).
+
+They compute what `forecast.lstm`, `forecast.dense` and optax compute, and are called from there. Under `vmap` one call
+works through all rows, one after the other.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Arrays = Sequence[jax.Array]
+
+
+def lstm(weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: jax.Array) -> jax.Array:
+    """Hidden states (time, hidden, batch)."""
+    shape = (inputs.shape[0], weight_hh.shape[1], inputs.shape[2])
+    return _call("plfl_lstm", [shape], weight_ih, weight_hh, bias, inputs)[0]
+
+
+def lstm_forward(
+    weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Hidden states, gates (time, 4 hidden, batch) and cells (time, hidden, batch)."""
+    time, _, batch = inputs.shape
+    gates, hidden = weight_hh.shape
+    shapes = [(time, hidden, batch), (time, gates, batch), (time, hidden, batch)]
+    states, kept, cells = _call("plfl_lstm_forward", shapes, weight_ih, weight_hh, bias, inputs)
+    return states, kept, cells
+
+
+def lstm_backward(
+    weight_ih: jax.Array,
+    weight_hh: jax.Array,
+    inputs: jax.Array,
+    states: jax.Array,
+    gates: jax.Array,
+    cells: jax.Array,
+    d_states: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Gradients of weight_ih, weight_hh, bias and inputs."""
+    shapes = [weight_ih.shape, weight_hh.shape, weight_ih.shape[:1], inputs.shape]
+    args = (weight_ih, weight_hh, inputs, states, gates, cells, d_states)
+    d_ih, d_hh, d_bias, d_inputs = _call("plfl_lstm_backward", shapes, *args)
+    return d_ih, d_hh, d_bias, d_inputs
+
+
+def dense_forward(
+    weight: jax.Array, bias: jax.Array, slope: jax.Array, inputs: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Outputs and sums (outputs, batch): sums = weight @ inputs + bias, multiplied by the slope where negative."""
+    shape = (weight.shape[0], inputs.shape[1])
+    outputs, sums = _call("plfl_dense_forward", [shape, shape], weight, bias, slope, inputs)
+    return outputs, sums
+
+
+def dense_backward(
+    weight: jax.Array, slope: jax.Array, inputs: jax.Array, sums: jax.Array, d_outputs: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Gradients of weight, bias, slope and inputs."""
+    shapes = [weight.shape, slope.shape, slope.shape, inputs.shape]
+    d_weight, d_bias, d_slope, d_inputs = _call("plfl_dense_backward", shapes, weight, slope, inputs, sums, d_outputs)
+    return d_weight, d_bias, d_slope, d_inputs
+
+
+def adam(numbers: jax.Array, params: Arrays, moments: Sequence[Arrays], gradient: Arrays) -> list[list[jax.Array]]:
+    """The next params and moments: (m, v), or (m, v, its top) for AMSGrad; `numbers` (7,) as in kernels.c."""
+    name = "plfl_adam" if len(moments) == 2 else "plfl_adam_ams"
+    state = [*params, *(array for moment in moments for array in moment)]
+    in_place = {k + 1: k for k in range(len(state))}
+    found = _call(name, [array.shape for array in state], numbers, *state, *gradient, input_output_aliases=in_place)
+    num = len(params)
+    return [found[k : k + num] for k in range(0, len(found), num)]
+
+
+def _call(name: str, shapes: Sequence[tuple[int, ...]], *arrays: jax.Array, **options: Any) -> list[jax.Array]:
+    results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return list(jax.ffi.ffi_call(name, results, vmap_method="broadcast_all", **options)(*arrays))
