@@ -39,8 +39,8 @@ format: install  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install  ## Speed and memory on this machine
-	$(BIN)/python benchmarks/speed.py
+bench: install  ## Speed beside peers, and memory, on this machine
+	$(BIN)/plfl bench
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/data.py
 

@@ -239,6 +239,9 @@ def test_the_command_line_is_frozen():
         "report": ["--json"],
         "study": ["--data", "--json", "--out", "--quick", "--resume", "--seeds", "--set"],
         "check": ["--explain", "--json", "--set"],
+        "bench": [
+            *("--clients", "--cores", "--device", "--json", "--no-peers", "--out", "--peers", "--rounds", "--sweep"),
+        ],
         "data list": ["--json"],
         "data fetch": sorted(
             ["--state", "--buildings", "--out", "--upgrade", "--release", "--seed", "--workers", "--url", "--json"]

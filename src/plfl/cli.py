@@ -20,12 +20,15 @@ from rich.logging import RichHandler
 from plfl._version import __version__
 from plfl.config import Config, parse_settings
 from plfl.errors import BadInput, PlflError
+from plfl.federate import processes
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
 from plfl.terminal import (
+    BenchBar,
     DownloadBar,
     ProgressBar,
     StudyBar,
     errors,
+    print_bench,
     print_diagnosis,
     print_fetched,
     print_rules,
@@ -56,11 +59,17 @@ def _show_version(is_asked: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Personalized federated learning for electric load forecasting."""
+    if processes.WORLD.size > 1 and context.invoked_subcommand not in (None, "run"):
+        raise BadInput(
+            f"plfl {context.invoked_subcommand} works in one process, and {processes.WORLD.launcher} started "
+            f"{processes.WORLD.size}; leave {processes.WORLD.launcher} out, it is for plfl run alone"
+        )
 
 
 @app.command(
@@ -96,6 +105,7 @@ def run(
     RECIPE is the starting point: `paper`, the forecaster and protocol of Bose, Zhang and Kim, if left out. Every
     setting (docs/config.md) can be changed with --set.
     """
+    processes.join()
     values = parse_settings(settings or [])
     if data:
         if "data" in values:
@@ -278,6 +288,52 @@ def fetch(
         print_fetched(result)
 
 
+@app.command(
+    epilog="Examples: `plfl bench` · `plfl bench --clients 12,120 --peers torch` · `plfl bench --sweep clients` · "
+    "`plfl bench --device cpu --cores 1 --no-peers --json`"
+)
+def bench(
+    clients: Annotated[
+        str | None, typer.Option(metavar="N,N", help="How many clients; 12 if left out, 12 to 12,000 for a sweep.")
+    ] = None,
+    peers: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Other systems: torch, flower; all if left out.")
+    ] = None,
+    has_no_peers: Annotated[bool, typer.Option("--no-peers", help="Measure plfl alone.")] = False,
+    sweep: Annotated[str | None, typer.Option(help="plfl alone, over `clients` or over `cores` from 1.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or gpu, for every system; auto if left out.")] = None,
+    cores: Annotated[
+        int | None, typer.Option(min=1, help="CPU cores for every system; all usable ones if left out.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Measured rounds, of which the best counts.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A new folder for the result; runs/bench-NAME if left out.")
+    ] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Measure speed side by side with other systems that do the same work.
+
+    Each system runs in a process of its own, one after the other, on the same cores. What the others need is installed
+    once into environments of their own in the user's cache folder.
+    """
+    from plfl import runfolder
+    from plfl.bench.options import make_options
+    from plfl.bench.run import run_bench
+
+    if has_no_peers and peers:
+        raise BadInput("--peers and --no-peers contradict each other; leave one out")
+    options = make_options(
+        clients=clients, peers="" if has_no_peers else peers, sweep=sweep, device=device, cores=cores, rounds=rounds
+    )
+    folder = out or runfolder.unused_name("bench")
+    with BenchBar() as bar:
+        result = run_bench(options, folder, observer=bar.show)
+    if is_json:
+        typer.echo(json.dumps(result | {"folder": str(folder)}, allow_nan=False))
+    else:
+        print_bench(result, folder)
+
+
 def _explain(code: str, *, is_json: bool) -> None:
     from plfl.data.rules import RULES
 
@@ -294,7 +350,12 @@ def _explain(code: str, *, is_json: bool) -> None:
 
 
 def main() -> None:
-    """Run the command line; a known error is one line on standard error, never a traceback."""
+    """Run the command line; a known error is one line on standard error, never a traceback.
+
+    Of several processes one prints.
+    """
+    if not processes.is_writer():
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     handler = RichHandler(console=errors, show_time=False, show_path=False, markup=False)
     handler.setLevel(logging.WARNING)
     logging.getLogger("plfl").addHandler(handler)
@@ -308,11 +369,9 @@ def main() -> None:
         key = error.option_name.strip("-").replace("-", "_")
         if key in Config.model_fields:
             _leave(f"{error.option_name} is a config field; write --set {key}=VALUE", error.exit_code)
-        error.show()
-        sys.exit(error.exit_code)
+        _leave_with_usage(error)
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        _leave_with_usage(error)
     except BrokenPipeError:  # the reader has had enough, as in `plfl run | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -322,6 +381,14 @@ def main() -> None:
         _leave("stopped at once; if a checkpoint was saved, --resume goes on from it", 130)
 
 
+def _leave_with_usage(error: click.ClickException) -> NoReturn:
+    processes.fail(error.format_message(), error.exit_code)
+    error.show()
+    sys.exit(error.exit_code)
+
+
 def _leave(message: str, exit_status: int) -> NoReturn:
+    processes.fail(message, exit_status)
+    errors.quiet = False
     errors.print(f"plfl: {message}", markup=False, soft_wrap=True)
     sys.exit(exit_status)

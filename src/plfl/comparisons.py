@@ -24,7 +24,7 @@ from plfl.federation import Federation, make_plan
 from plfl.forecast.boosting import boosted, import_lightgbm
 from plfl.forecast.models import Model, Params
 from plfl.forecast.ridge import ridge
-from plfl.forecast.windows import ClientData, Task, gather
+from plfl.forecast.windows import ClientData, Task
 
 PERSONAL = {"fl": PERSONAL_ALIASES["none"], "plfl": PERSONAL_ALIASES["mlp"], "local": PERSONAL_ALIASES["all"]}
 """What stays at the client in each of the paper's three."""
@@ -92,9 +92,8 @@ def central(
     )
     data = jax.device_put(pool(task), devices[0])
     key = client_keys(config.seed, ["+".join(task.panel.ids)])[0]  # of one client alone, its own
-    with jax.default_matmul_precision("highest"):
-        params = _train_alone(training, data, key, config.rounds)
-        forecasts = _predict_alone(training, params, data, pool_origins(task, part))
+    params = _train_alone(training, data, key, config.rounds)
+    forecasts = _predict_alone(training, params, data, pool_origins(task, part))
     return np.split(forecasts, np.cumsum([len(origins) for origins in task.origins[part]])[:-1])
 
 
@@ -144,7 +143,7 @@ def _predict_alone(training: LocalTraining, params: Params, data: ClientData, or
     @jax.jit
     def predict(params: Params, data: ClientData, batches: jax.Array) -> jax.Array:
         def predict_batch(batch: jax.Array) -> jax.Array:
-            return training.model.apply(params, gather(data, batch, training.lookback, training.horizon)[0])
+            return training.forecast(params, data, batch)
 
         return jax.lax.map(predict_batch, batches)
 

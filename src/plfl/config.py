@@ -193,8 +193,12 @@ class Config(BaseModel):
     """Seconds between two checkpoints; 0 saves after every round."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to train; auto takes a GPU if there is one."""
+    chunk: int | None = Field(None, ge=1)
+    """Clients on the device at once; when left out all, or as many as fit. Results do not depend on it."""
     cores: int | None = Field(None, ge=1)
     """CPU cores to use; all that this process may use when left out."""
+    precision: Literal["float32", "tf32"] = "float32"
+    """How a GPU multiplies matrices: exactly, or faster with inputs of 10 bits. A CPU is always exact."""
     deterministic: bool = False
     """Bit-identical repeats on a GPU too, at some cost in speed; a CPU always repeats."""
 

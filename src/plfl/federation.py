@@ -13,6 +13,7 @@ import numpy as np
 
 from plfl._version import __version__
 from plfl.config import Config
+from plfl.data.scratch import Scratch, copy_rows, machine_memory
 from plfl.errors import BadInput
 from plfl.federate import checkpoint
 from plfl.federate.checkpoint import Stamp
@@ -23,8 +24,10 @@ from plfl.federate.params import count_params
 from plfl.federate.partition import make_partition
 from plfl.federate.round import FederationState, cohort_size
 from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer
+from plfl.federate.stream import Stream
 from plfl.forecast.models import Model, Params, check_model, make_model, squared_error
 from plfl.forecast.windows import Task
+from plfl.native.library import is_available
 
 CLIENT_SETTINGS = {
     "lr": "client_lr",
@@ -42,8 +45,12 @@ SERVER_SETTINGS = {
     "sync_every": "sync_every",
 }
 """The same for server optimizers."""
-FREE_ON_RESUME = {"rounds", "checkpoint_seconds", "device", "cores", "deterministic"}
+FREE_ON_RESUME = {"rounds", "checkpoint_seconds", "device", "chunk", "cores", "deterministic"}
 """What may change when a run is resumed."""
+_CPU_SHARE, _GPU_SHARE = 0.125, 0.9
+"""Of the memory of the machine, or of a GPU, that clients may take to stay there all the time."""
+_CPU_CHUNK, _GPU_CHUNK = 128, 12_288
+"""Clients on the devices at once if not all of them fit; more would not be faster."""
 log = logging.getLogger("plfl")
 
 
@@ -69,6 +76,14 @@ class Plan:
     def limits(self) -> Limits:
         """What the gate believes."""
         return Limits(self.config.max_weight, self.config.max_norm_ratio)
+
+    @property
+    def bytes_per_client(self) -> int:
+        """What a client takes on a device that trains it: series, windows, states before and after, what is sent."""
+        state = jax.eval_shape(self.training.init_client, jax.random.key(0))
+        kept = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(state))
+        series = int(np.prod(self.task.series.shape[1:])) + int(self.task.num_windows.max())
+        return 4 * (series + 2 * kept + 4 * self.num_shared_params)
 
     @property
     def is_weighted(self) -> bool:
@@ -97,6 +112,7 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         batch=config.batch,
         starts_own=config.start == "own",
         keeps_moments=not config.reset_moments,
+        precision={"float32": "highest", "tf32": "tensorfloat32"}[config.precision],
     )
     return Plan(
         config=config,
@@ -112,23 +128,25 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
 class Federation:
     """A plan on some devices: everything but the state."""
 
-    def __init__(self, config: Config, task: Task, model: Model | None, devices: Sequence[jax.Device]) -> None:
-        self.plan = make_plan(config, task, model)
+    def __init__(
+        self,
+        config: Config,
+        task: Task,
+        model: Model | None,
+        devices: Sequence[jax.Device],
+        scratch: Scratch | None = None,
+    ) -> None:
+        self.plan, self.scratch = make_plan(config, task, model), scratch or Scratch()
         self.config, self.task, self.partition = config, task, self.plan.training.partition
         self.num_params, self.num_shared_params = self.plan.num_params, self.plan.num_shared_params
         self.num_asked = self.plan.num_asked
-        self.engine = Engine(
-            task,
-            self.plan.training,
-            self.plan.server,
-            devices,
-            seed=config.seed,
-            num_asked=self.plan.num_asked,
-            limits=self.plan.limits,
-            is_weighted=self.plan.is_weighted,
-        )
+        self.engine = make_engine(self.plan, devices, self.scratch)
         data = task.panel.fingerprint()
         platform = f"jax {jax.__version__} on {self.engine.rows.mesh.size} {devices[0].platform} devices"
+        platform += ", native kernels" if devices[0].platform == "cpu" and is_available() else ""
+        self.chunk = self.engine.rows.num_rows if isinstance(self.engine, Stream) else None
+        """Clients that are on the devices at once; None if all are."""
+        platform += ", clients in chunks" if self.chunk else ""
         self.stamp = Stamp(run=_run_name(config, data), version=__version__, data=data, platform=platform)
 
     def begin(
@@ -139,7 +157,7 @@ class Federation:
         if resume is not None:
             found = checkpoint.find_newest(Path(resume))
             self._check_stamp(found)
-            loaded = checkpoint.load(found, self.engine.fetch(state))
+            loaded = checkpoint.load(found, self.engine.fetch(state), self.scratch)
             return self.engine.place(loaded), self._trim(found.history), found.seconds
         if init is not None:
             state = self.engine.place(self._warm(Path(init), self.engine.fetch(state)))
@@ -189,7 +207,7 @@ class Federation:
         server = self.engine.server.init(
             _matching(there, state.server.common["x"], folder), self.task.panel.num_clients
         )._replace(weight=state.server.weight)
-        personal = {name: rows.copy() for name, rows in state.clients.personal.items()}
+        personal = jax.tree.map(lambda rows: copy_rows(rows, self.scratch.empty_like(rows)), state.clients.personal)
         known = set(found.clients)
         for row, client in enumerate(self.task.panel.ids):
             mine = there | checkpoint.load_params(found, client) if client in known else there
@@ -199,6 +217,38 @@ class Federation:
         num_known = len(known & set(self.task.panel.ids))
         log.info("starting from %s: shared parameters, and the personal ones of %d clients", folder, num_known)
         return FederationState(jax.tree.map(np.asarray, server), state.clients._replace(personal=personal))
+
+
+def make_engine(plan: Plan, devices: Sequence[jax.Device], scratch: Scratch | None = None) -> Engine | Stream:
+    """The engine of a plan: resident, or streaming where the clients do not all fit on the devices."""
+    parts = (plan.task, plan.training, plan.server, devices)
+    settings: dict[str, Any] = {
+        "seed": plan.config.seed,
+        "num_asked": plan.num_asked,
+        "limits": plan.limits,
+        "is_weighted": plan.is_weighted,
+    }
+    chunk = choose_chunk(plan, devices[0])
+    if chunk is None:
+        return Engine(*parts, **settings)
+    return Stream(*parts, **settings, chunk=chunk, scratch=scratch)
+
+
+def choose_chunk(plan: Plan, device: jax.Device) -> int | None:
+    """How many clients are on the device at once; None if all stay there."""
+    num_clients = plan.task.panel.num_clients
+    if jax.process_count() > 1:
+        if plan.config.chunk is not None:
+            raise BadInput("chunk is for one process; leave it out where several share the clients")
+        return None
+    if plan.config.chunk is not None:
+        return plan.config.chunk if plan.config.chunk < num_clients else None
+    if device.platform == "cpu":
+        room, most = _CPU_SHARE * machine_memory(), _CPU_CHUNK
+    else:
+        room, most = _GPU_SHARE * (device.memory_stats() or {}).get("bytes_limit", 2**34), _GPU_CHUNK
+    fitting = int(room // plan.bytes_per_client)
+    return None if num_clients <= fitting else max(1, min(most, fitting // 2))
 
 
 def complete(config: Config) -> Config:

@@ -71,6 +71,11 @@ class Result:
     history: list[dict[str, Any]] = field(repr=False)
     folder: str | None = None
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Result":
+        """What `dataclasses.asdict` took apart."""
+        return cls(**{**values, "clients": [ClientResult(**client) for client in values["clients"]]})
+
     def baseline_mean(self, name: str) -> float | None:
         """Mean MASE of a baseline over the clients that have one."""
         return mean_defined([client.baseline_mase[name] for client in self.clients])
@@ -84,7 +89,7 @@ class Result:
 
 def validation_mase(task: Task, forecasts: list[np.ndarray]) -> float | None:
     """Mean over clients of the paper's MASE on the validation part."""
-    return mean_defined([_score(task, row, "validation", f)[0] for row, f in enumerate(forecasts)])
+    return mean_defined([_score(task, row, "validation", forecasts[row])[0] for row in task.each_client()])
 
 
 def score_clients(
@@ -96,8 +101,8 @@ def score_clients(
     """
     compared = others or {}
     scored = [
-        _score_client(task, row, forecast, {name: rows[row] for name, rows in compared.items()})
-        for row, forecast in enumerate(forecasts)
+        _score_client(task, row, forecasts[row], {name: rows[row] for name, rows in compared.items()})
+        for row in task.each_client()
     ]
     refused = [
         ClientResult(
@@ -215,7 +220,7 @@ def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None
     schema = pa.schema([*columns.items(), *((name, pa.float32()) for name in ("y", "plfl", "persistence"))])
     temporary = path.with_name(f".{path.name}.tmp")
     with pq.ParquetWriter(temporary, schema) as writer:
-        for row, client in enumerate(task.panel.ids):
+        for row, client in zip(task.each_client(), task.panel.ids, strict=True):
             origins, load = task.origins["test"][row], task.panel.load[row]
             forecast = task.scalers[row].unscale_load(forecasts[row]).astype(np.float32)
             arrays = [

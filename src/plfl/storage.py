@@ -7,6 +7,7 @@ Facts about them are JSON under one key: equal content gives equal files, byte f
 import hashlib
 import json
 import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,17 @@ def _digest_with(arrays: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> 
 def write_json(path: Path, value: Any) -> None:
     """Write plain values as JSON; inf and NaN are refused."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def cache_folder() -> Path:
+    """Where things are kept that can be made again: `plfl` in PLFL_CACHE_DIR, or in the user's cache folder."""
+    root = os.environ.get("PLFL_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "plfl"
+
+
+def processor() -> str:
+    """A short name of this machine's kind of processor: programs compiled for one may not run on another."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    features = [line for line in lines if line.startswith(("model name", "flags", "Features"))][:2]
+    return hashlib.sha256("".join([platform.machine(), *features]).encode()).hexdigest()[:12]

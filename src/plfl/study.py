@@ -13,13 +13,15 @@ import json
 import logging
 import time
 import tomllib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,7 +32,7 @@ from plfl.comparisons import NAMES, compare, train
 from plfl.config import Config, check_key
 from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted
-from plfl.federate.devices import prepare
+from plfl.federate.devices import prepare, usable_cores
 from plfl.federate.stack import Member, Stack, StackState
 from plfl.federation import CLIENT_SETTINGS, SERVER_SETTINGS, Federation, Plan, complete, make_plan, optimizer_settings
 from plfl.forecast.metrics import mean_defined
@@ -274,6 +276,15 @@ def _load(source: str, runs: Sequence[Run]) -> Task:
     return make_task(loaded.usable(), config, loaded.findings)
 
 
+class _Prepared(NamedTuple):
+    """A stack of runs, ready to train."""
+
+    runs: list[Run]
+    plans: list[Plan]
+    stack: Stack
+    state: StackState
+
+
 class _Job:
     """A study on its way through its stacks."""
 
@@ -301,11 +312,11 @@ class _Job:
             log.info("%d of %d runs are finished already", self.num_done, len(self.runs))
         self._observe()
         with stop_signals() as stop:
-            for chunk in self._chunks(waiting):
-                for run, row in zip(chunk, self._train(chunk, stop.is_set), strict=True):
+            for stack in self._prepared(list(self._chunks(waiting))):
+                for run, row in zip(stack.runs, self._train(stack, stop.is_set), strict=True):
                     found[self._key(run)] = row
-                self._write(chunk, found)
-                self.num_done += len(chunk)
+                self._write(stack.runs, found)
+                self.num_done += len(stack.runs)
                 self._observe()
         return [found[self._key(run)] for run in self.runs]
 
@@ -339,21 +350,41 @@ class _Job:
             size = max(1, _MAX_ROWS // clients)
             yield from (group[k : k + size] for k in range(0, len(group), size))
 
-    def _train(self, chunk: Sequence[Run], is_stopped: Callable[[], bool]) -> list[dict[str, Any]]:
+    def _prepared(self, chunks: Sequence[list[Run]]) -> Iterator["_Prepared"]:
+        """The stacks in order, compiled; on a GPU the next ones are compiled on the cores while one trains."""
+        if self.devices[0].platform == "cpu":
+            yield from map(self._prepare, chunks)
+            return
+        rows = max((sum(self.tasks[run.source].panel.num_clients for run in chunk) for chunk in chunks), default=1)
+        num_ahead = max(1, min(usable_cores(), _MAX_ROWS // rows))
+        pool = ThreadPoolExecutor(num_ahead)
+        try:
+            ahead = deque(pool.submit(self._prepare, chunk) for chunk in chunks[:num_ahead])
+            for k in range(len(chunks)):
+                if k + num_ahead < len(chunks):
+                    ahead.append(pool.submit(self._prepare, chunks[k + num_ahead]))
+                yield ahead.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _prepare(self, chunk: list[Run]) -> "_Prepared":
         plans = [make_plan(run.config, self.tasks[run.source]) for run in chunk]
-        config = chunk[0].config
-        members = [_as_member(plan) for plan in plans]
         first = plans[0]
         stack = Stack(
-            members,
+            [_as_member(plan) for plan in plans],
             first.training,
             self.devices,
-            client=config.client,
+            client=first.config.client,
             limits=first.limits,
             is_weighted=first.is_weighted,
         )
         state = stack.init()
         stack.compile(state)
+        return _Prepared(chunk, plans, stack, state)
+
+    def _train(self, prepared: "_Prepared", is_stopped: Callable[[], bool]) -> list[dict[str, Any]]:
+        chunk, plans, stack, state = prepared
+        config = chunk[0].config
         curves: list[list[dict[str, float | None]]] = [[] for _ in chunk]
         for at in range(1, config.rounds + 1):
             begun = time.perf_counter()

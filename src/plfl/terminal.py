@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console
 from rich.markup import escape
 
+from plfl.federate.processes import is_writer
+
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.table import Table
+
+    from plfl.bench.options import Progress as BenchProgress
     from plfl.data.fetch import FetchResult
     from plfl.data.fetch import Progress as Download
     from plfl.data.rules import Rule
@@ -22,8 +27,8 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 24
 _LINE_SECONDS = 5
-errors = Console(stderr=True, highlight=False, emoji=False)
-output = Console(highlight=False, emoji=False)
+errors = Console(stderr=True, highlight=False, emoji=False, quiet=not is_writer())
+output = Console(highlight=False, emoji=False, quiet=not is_writer())
 
 
 class _Bar:
@@ -95,6 +100,62 @@ class DownloadBar(_Bar):
         """Called while files come in."""
         figures = [f"{progress.num_bytes / 1e6:,.1f} MB"]
         self.put(f"{progress.num_done}/{progress.num_files} files", figures, progress.num_done, progress.num_files)
+
+
+class BenchBar(_Bar):
+    """Systems measured so far, and the speed of the latest."""
+
+    begin = "starting"
+
+    def show(self, progress: "BenchProgress") -> None:
+        """Called before and after each system."""
+        is_last = progress.num_done == progress.num_all
+        self.put(progress.at, progress.figures, progress.num_done, progress.num_all, is_last=is_last)
+
+
+def print_bench(result: dict[str, Any], folder: "Path") -> None:
+    """Client-steps/s of each system, how many times faster ours is, and how near the machine's limit."""
+    from plfl.bench.page import say_days, say_load, say_work
+
+    for point in [None] if result["sweep"] else result["points"]:
+        output.print(_bench_table(result["points"] if point is None else [point], is_sweep=point is None))
+    output.print(say_work(result), markup=False)
+    if said := say_load(result):
+        output.print(said, style="red")
+    missing = {one["label"]: one["reason"] for point in result["points"] for one in point["systems"] if one["reason"]}
+    for label, reason in missing.items():
+        output.print(f"{label} was not measured: {reason}", markup=False, soft_wrap=True)
+    for said in filter(None, map(say_days, result["points"])):
+        output.print(said)
+    output.print(f"Report: {escape(str(folder))}/report.html", soft_wrap=True)
+
+
+def _bench_table(points: Sequence[dict[str, Any]], *, is_sweep: bool) -> "Table":
+    """A federation's systems, or the federations of a sweep, as rows."""
+    from rich.table import Table
+
+    from plfl.bench.page import say_place
+
+    first = points[0]
+    what = "speed" if is_sweep else say_place(first)
+    table = Table(title=f"{what}, in client-steps/s after warm-up", title_justify="left", title_style="")
+    table.add_column("federation" if is_sweep else "system")
+    for name in ("speed", *([] if is_sweep else ["ours is"]), "of limit", "warm-up"):
+        table.add_column(name, justify="right")
+    table.add_column("with")
+    for point in points:
+        limit = point["limit_client_steps_per_second"]
+        for one in point["systems"]:
+            name, rate = say_place(point) if is_sweep else one["label"], one["client_steps_per_second"]
+            if not rate:
+                table.add_row(name, "–")
+                continue
+            ratio = [] if is_sweep else [f"{one['ratio']:,.1f} x"]
+            figures = [f"{rate:,.0f}", *ratio, f"{rate / limit:.1%}", f"{one['warmup_seconds']:.1f} s"]
+            table.add_row(escape(name), *figures, escape(one["how"]))
+    if not is_sweep:
+        table.add_row("limit", f"{first['limit_client_steps_per_second']:,.0f}", style="dim")
+    return table
 
 
 def print_study(result: dict[str, Any], folder: "Path") -> None:

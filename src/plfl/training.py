@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from plfl import runfolder
 from plfl._version import __version__
 from plfl.comparisons import NAMES, compare
 from plfl.config import GIVEN, Config, read_config
+from plfl.data.scratch import Scratch
 from plfl.data.sources import load_frame, load_sources
 from plfl.errors import BadInput, Interrupted, RunFailed
-from plfl.federate import checkpoint
+from plfl.federate import checkpoint, processes
 from plfl.federate.checkpoint import Snapshot
 from plfl.federate.devices import prepare
 from plfl.federate.gate import REASONS
@@ -93,31 +94,36 @@ def run(
       observer: called after every round.
     """
     started = time.perf_counter()
+    processes.join()
     _check_type(config)
     compared = _baseline_names(baselines)
     folder, source = _as_folder(out if resume is None else resume), _as_folder(init)
     if resume is not None and (out is not None or init is not None):
         raise BadInput("--resume goes on in the run's own folder; leave out --out and --init")
+    if named := processes.told(lambda: folder and str(folder)):
+        folder = Path(named)  # the first process chooses
     given: dict[str, Any] = ({} if data is None else {"data": (GIVEN,)}) | ({} if model is None else {"model": GIVEN})
     config = config and config.model_copy(update=given)
     with ExitStack() as stack, _exhaustion_explained():
         if resume is not None and folder is not None:
             if not (folder / "config.toml").is_file():
                 raise BadInput(f"{folder} has no config.toml; is it the folder of a run?")
-            stack.enter_context(runfolder.opened(folder))
+            stack.enter_context(_held(folder))
             config = _resumed_config(folder, config, given)
         config = complete(config or Config(**given))
         devices = prepare(config.device, config.cores, deterministic=config.deterministic)
-        loaded = load_sources(config.data, config) if data is None else load_frame(data, config)
-        task = make_task(loaded.usable(), config, loaded.findings)
+        scratch = Scratch(folder)
+        loaded = load_sources(config.data, config, scratch) if data is None else load_frame(data, config, scratch)
+        task = make_task(loaded.usable(), config, loaded.findings, scratch)
         if strict and task.refused:
             finding = next(iter(task.refused.values()))
             raise BadInput(f"{finding} (without --strict client {finding.client} would be left out)")
-        federation = Federation(config, task, model, devices)
+        federation = Federation(config, task, model, devices, scratch)
+        processes.check_same("data or settings", federation.stamp.run)
         begin = federation.begin(folder if resume is not None else None, source)
+        processes.check_same("checkpoints", f"round {len(begin[1])}")
         if resume is None and folder is not None:
-            runfolder.create(folder)
-            stack.enter_context(runfolder.opened(folder))
+            stack.enter_context(_held(folder, is_new=True))
         return _Run(federation, folder, observer or (lambda progress: None), started, compared, *begin).go()
 
 
@@ -147,6 +153,18 @@ def _as_folder(path: str | Path | None) -> Path | None:
     return folder
 
 
+@contextmanager
+def _held(folder: Path, *, is_new: bool = False) -> Iterator[None]:
+    """The folder of a run is held by the process that writes."""
+    if not processes.is_writer():
+        yield
+        return
+    if is_new:
+        runfolder.create(folder)
+    with runfolder.opened(folder):
+        yield
+
+
 @dataclass
 class _Run:
     """A federation on its way through the rounds."""
@@ -166,10 +184,9 @@ class _Run:
         """All rounds that are left, then the final evaluation and the files."""
         config, engine = self.federation.config, self.federation.engine
         self._announce()
+        processes.if_lost(lambda: self._what_is_safe("See to that process or its machine"))
         with stop_signals() as stop:
-            if self.folder is not None:
-                with self._writing():
-                    write_text(self.folder / "config.toml", config.to_toml())
+            processes.told(self._write_config)
             if self.history:
                 self.saved_round, self.saved_at = len(self.history), time.perf_counter()
             else:
@@ -184,9 +201,11 @@ class _Run:
                 if self.federation.is_evaluated(round_index):
                     self._evaluate()
                 self._observe()
-                if stop.is_set():
+                is_due = time.perf_counter() - self.saved_at >= config.checkpoint_seconds
+                said = processes.share((stop.is_set(), is_due))
+                if any(is_stopped for is_stopped, _ in said):
                     self._leave()
-                if time.perf_counter() - self.saved_at >= config.checkpoint_seconds:
+                if said[0][1]:
                     self._save()
         if self.history[-1]["validation_mase"] is None:
             self._evaluate()
@@ -201,6 +220,8 @@ class _Run:
             log.warning("nothing is shared, so there is no server: server = %s is ignored", config.server)
         counts = (federation.task.panel.num_clients, federation.num_shared_params, federation.num_params)
         log.info("%d clients, %d of %d parameters shared", *counts)
+        if federation.chunk is not None:
+            log.info("%d clients are on the device at once", federation.chunk)
         log.info("rounds %d to %d", len(self.history) + 1, config.rounds)
 
     def _record(self, round_index: int, result: RoundResult, cohort: np.ndarray, seconds: float) -> None:
@@ -225,7 +246,8 @@ class _Run:
 
     def _evaluate(self) -> None:
         forecasts = self.federation.engine.predict(self.state, "validation")
-        self.history[-1]["validation_mase"] = validation_mase(self.federation.task, forecasts)
+        task = self.federation.task
+        self.history[-1]["validation_mase"] = processes.told(lambda: validation_mase(task, forecasts))
 
     def _observe(self) -> None:
         scores = [row["validation_mase"] for row in self.history if row["validation_mase"] is not None]
@@ -261,9 +283,19 @@ class _Run:
             seconds=self._seconds(),
             stamp=self.federation.stamp,
         )
+        processes.told(lambda: self._write_snapshot(snapshot))
+        self.saved_round, self.saved_at = round_index, time.perf_counter()
+
+    def _write_config(self) -> None:
+        if self.folder is not None:
+            with self._writing():
+                write_text(self.folder / "config.toml", self.federation.config.to_toml())
+
+    def _write_snapshot(self, snapshot: Snapshot) -> None:
+        assert self.folder is not None
         with self._writing():
             checkpoint.save(self.folder, snapshot)
-            self.saved_round, self.saved_at = round_index, time.perf_counter()
+            self.saved_round = snapshot.round_index
             write_history(self.folder / "rounds.csv", self.history)
 
     @contextmanager
@@ -275,11 +307,16 @@ class _Run:
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             fix = "Make room" if is_full else "Repair that"
             what = f"cannot write to {self.folder} ({error.strerror or error})"
-            if self.saved_round is None:
-                raise RunFailed(f"{what}; nothing was saved yet. {fix}, then start again") from error
-            raise RunFailed(
-                f"{what}; round {self.saved_round} is safe. {fix}, then go on with: plfl run --resume {self.folder}"
-            ) from error
+            raise RunFailed(f"{what}; {self._what_is_safe(fix)}") from error
+
+    def _what_is_safe(self, fix: str) -> str:
+        """After a failure: what is there, and how to go on once it is fixed."""
+        if self.folder is None or self.saved_round is None:
+            return f"nothing was saved yet. {fix}, then start again"
+        return f"round {self.saved_round} is safe. {fix}, then go on with: {self._resume_command()}"
+
+    def _resume_command(self) -> str:
+        return processes.with_launcher(f"plfl run --resume {self.folder}")
 
     def _leave(self) -> None:
         if self.folder is None:
@@ -287,13 +324,14 @@ class _Run:
         self._save()
         raise Interrupted(
             f"stopped after round {len(self.history)} of {self.federation.config.rounds}, everything is saved. "
-            f"Go on with: plfl run --resume {self.folder}"
+            f"Go on with: {self._resume_command()}"
         )
 
     def _compare(self) -> dict[str, list[np.ndarray]]:
         """Forecasts of the baselines, but for the one that is this run itself."""
         federation = self.federation
         model, devices = federation.plan.training.model, federation.engine.rows.mesh.devices.ravel().tolist()
+        devices = processes.of_this_process(devices)
         return compare(
             self.baselines,
             federation.config,
@@ -305,10 +343,14 @@ class _Run:
         )
 
     def _finish(self) -> Result:
+        forecasts = self.federation.engine.predict(self.state, "test")
+        return Result.from_dict(processes.told(lambda: asdict(self._conclude(forecasts))))
+
+    def _conclude(self, forecasts: list[np.ndarray]) -> Result:
+        """Score, compare and write."""
         task, config = self.federation.task, self.federation.config
         if not any(row["num_accepted"] for row in self.history):
             log.warning("no update ever counted, so nothing was learned; result.json names the reasons")
-        forecasts = self.federation.engine.predict(self.state, "test")
         clients = score_clients(task, forecasts, self._compare())
         traffic = self.federation.plan.bytes_each_way
         result = Result(
@@ -385,6 +427,7 @@ def _exhaustion_explained() -> Iterator[None]:
     try:
         yield
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        processes.wait_for_news()
         what = str(error).splitlines()[0] if str(error) else "out of memory"
         raise RunFailed(
             f"the machine gave up ({what}); take fewer clients, a smaller model or a larger machine. What was saved "
@@ -411,7 +454,10 @@ def stop_signals() -> Iterator[threading.Event]:
         stop.set()
         log.warning("stopping after this round; once more to stop at once (the last checkpoint stays)")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if processes.WORLD.size > 1:
+        numbers.append(signal.SIGUSR1)  # mpiexec passes this one on, and lets its processes live
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield stop
     finally:

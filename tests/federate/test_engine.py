@@ -59,13 +59,24 @@ def test_the_engine_equals_the_loop_for_the_paper_s_own_model():
     assert_trees_close(run_engine(federation), run_loop(federation, make_loop(federation)))
 
 
-def test_batched_training_equals_training_core_by_core():
-    """What a GPU does, on one CPU device."""
-    federation = tiny_federation(fraction=0.6, server="fed_avg_adaptive")
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize("fraction", [0.6, 1.0])
+def test_batched_training_equals_training_core_by_core(num_devices, fraction):
+    """What a GPU does, or one GPU in each of two processes, on CPU devices."""
+    federation = tiny_federation(fraction=fraction, server="fed_avg_adaptive")
     expected = run_engine(federation)
-    batched = tiny_federation(fraction=0.6, server="fed_avg_adaptive")
-    batched.engine.rows.is_batched = True
-    assert_trees_close(run_engine(batched), expected)
+    engine = federation.engine
+    federation.engine = Engine(
+        federation.task,
+        engine.training,
+        engine.server,
+        jax.devices("cpu")[:num_devices],
+        seed=0,
+        num_asked=engine.num_asked,
+        limits=engine.limits,
+    )
+    federation.engine.rows.is_batched = True
+    assert_trees_close(run_engine(federation), expected)
 
 
 @pytest.mark.parametrize("num_clients", [1, 2, 3])

@@ -33,7 +33,7 @@ def member_states(stack: Stack, state) -> list:
         personal = block.split(state.clients.personal)
         for k in range(block.num_members):
             pick = lambda tree, k=k: {name: np.asarray(a)[k] for name, a in tree.items()}  # noqa: E731
-            common = {name: pick(value) for name, value in server.common.items()}
+            common = {name: stack.name_shared(pick(value)) for name, value in server.common.items()}
             found[stack.order[at + k]] = (common, pick(personal))
         at += block.num_members
     return [found[k] for k in range(len(found))]

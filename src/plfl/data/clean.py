@@ -7,7 +7,7 @@ if readings cover all of it.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from plfl.data.detectors import find_runs, find_stuck, find_unit_changes, is_reg
 from plfl.data.panel import LARGEST, Panel
 from plfl.data.readings import Readings, Series
 from plfl.data.rules import RULES, Finding, Place
+from plfl.data.scratch import Scratch, forget, forgetting
 from plfl.data.zones import find_falls, to_utc, utc_offset
 from plfl.errors import BadInput
 
@@ -63,8 +64,11 @@ class Gridded:
         return self.start + len(self.load) * self.interval
 
 
-def make_panel(readings: Readings, config: Config) -> tuple[Panel | None, list[Finding]]:
+def make_panel(
+    readings: Readings, config: Config, scratch: Scratch | None = None
+) -> tuple[Panel | None, list[Finding]]:
     """The panel of all clients that can be used (None if there is none), and what was found."""
+    scratch = scratch or Scratch()
     if readings.is_cumulative and UNITS[readings.unit][1]:
         raise BadInput(f"cumulative = true needs a unit of energy (Wh, kWh, MWh), not {readings.unit}")
     if config.interval is not None:
@@ -79,8 +83,10 @@ def make_panel(readings: Readings, config: Config) -> tuple[Panel | None, list[F
         found = client.grid()
         findings += client.findings
         if found is not None:
-            gridded.append(found)
-    panel, refused = _on_one_grid(gridded, readings, config)
+            kept = scratch.keep(found.load), scratch.keep(found.covariates)
+            gridded.append(replace(found, load=kept[0], covariates=kept[1]))
+    scratch.release()
+    panel, refused = _on_one_grid(gridded, readings, config, scratch)
     return panel, [*readings.findings, *findings, *refused]
 
 
@@ -403,7 +409,9 @@ class _Client:
         return text if self.series.stamp_zone else f"{text}Z"
 
 
-def _on_one_grid(gridded: list[Gridded], readings: Readings, config: Config) -> tuple[Panel | None, list[Finding]]:
+def _on_one_grid(
+    gridded: list[Gridded], readings: Readings, config: Config, scratch: Scratch
+) -> tuple[Panel | None, list[Finding]]:
     """All clients on the interval that is asked for, or that most of them have; takes them out of the list."""
     refused: list[Finding] = []
     if not gridded:
@@ -423,6 +431,7 @@ def _on_one_grid(gridded: list[Gridded], readings: Readings, config: Config) -> 
             refused.append(Finding("PLF202", int(is_huge.sum()), client.place, detail))
         else:
             fitting.append(client)
+        forget(client.load)
     fitting.sort(key=lambda client: client.id)
     if not fitting:
         return None, refused
@@ -436,16 +445,18 @@ def _on_one_grid(gridded: list[Gridded], readings: Readings, config: Config) -> 
         )
     ids, zones = tuple(client.id for client in fitting), tuple(client.zone for client in fitting)
     statics = np.stack([client.statics for client in fitting]).astype(np.float32)
-    load = np.full((len(ids), num), np.nan, np.float32)
-    covariates = np.full((len(ids), num, len(readings.covariate_names)), np.nan, np.float32)
+    load = scratch.empty((len(ids), num))
+    covariates = scratch.empty((len(ids), num, len(readings.covariate_names)))
     gridded.clear()
     fitting.reverse()
-    for row in range(len(ids)):
+    for row in forgetting(range(len(ids)), load, covariates):
         client = fitting.pop()  # and forgotten, so that not all are there twice
         at, values, inputs = _resampled(client, interval, phase)
         first = (at - start) // interval
+        load[row], covariates[row] = np.nan, np.nan
         load[row, first : first + len(values)] = values
         covariates[row, first : first + len(values)] = inputs
+        forget(client.load, client.covariates)
     return (
         Panel(
             ids=ids,

@@ -7,11 +7,13 @@ differ, peaks move, and mean loads span two orders of magnitude. Building i depe
 `generated:12` is the beginning of `generated:1000`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from plfl.data.panel import Panel, local_calendar
+from plfl.data.panel import Panel, local_times
+from plfl.data.readings import Readings, Series
 from plfl.errors import BadInput
 
 COVARIATES = ("temperature", "wind_speed")
@@ -56,6 +58,31 @@ def generate(num_clients: int, *, days: int = 365, minutes: int = 15, seed: int 
     >>> generate(3, days=14).load.shape
     (3, 1344)
     """
+    readings = generated_readings(num_clients, days=days, minutes=minutes, seed=seed)
+    num_times = days * 24 * 60 // minutes
+    ids, zones = [], []
+    load = np.empty((num_clients, num_times), np.float32)
+    covariates = np.empty((num_clients, num_times, len(COVARIATES)), np.float32)
+    statics = np.empty((num_clients, len(STATICS)), np.float32)
+    for i, series in enumerate(readings.series):
+        ids.append(series.id)
+        zones.append(series.zone)
+        load[i], covariates[i], statics[i] = series.values, series.covariates, series.statics
+    return Panel(
+        ids=tuple(ids),
+        start=START,
+        interval=np.timedelta64(minutes, "m"),
+        load=load,
+        covariates=covariates,
+        covariate_names=COVARIATES,
+        statics=statics,
+        static_names=STATICS,
+        zones=tuple(zones),
+    )
+
+
+def generated_readings(num_clients: int, *, days: int = 365, minutes: int = 15, seed: int = 0) -> Readings:
+    """The same buildings as readings, each made when its turn comes."""
     if num_clients > _MAX_CLIENTS or days > _MAX_DAYS:
         raise BadInput(f"generated data goes up to {_MAX_CLIENTS:,} clients and {_MAX_DAYS:,} days")
     if num_clients < 1:
@@ -64,37 +91,37 @@ def generate(num_clients: int, *, days: int = 365, minutes: int = 15, seed: int 
         raise BadInput(f"generated data of {days} days is empty; ask for at least 1 day, such as days=365")
     if minutes not in (5, 10, 15, 20, 30, 60):
         raise BadInput(f"generated data cannot have an interval of {minutes} minutes; use 5, 10, 15, 20, 30 or 60")
+    return Readings(_make_buildings(num_clients, days, minutes, seed), COVARIATES, STATICS)
+
+
+def _make_buildings(num_clients: int, days: int, minutes: int, seed: int) -> Iterator[Series]:
     steps_per_day = 24 * 60 // minutes
-    num_times = days * steps_per_day
-    panel = Panel(
-        ids=tuple(f"{f's{seed}-' if seed else ''}b{i:03d}" for i in range(1, num_clients + 1)),
-        start=START,
-        interval=np.timedelta64(minutes, "m"),
-        load=np.zeros((num_clients, num_times), np.float32),
-        covariates=np.zeros((num_clients, num_times, len(COVARIATES)), np.float32),
-        covariate_names=COVARIATES,
-        statics=np.zeros((num_clients, len(STATICS)), np.float32),
-        static_names=STATICS,
-        zones=tuple(ZONES[i % len(ZONES)] for i in range(num_clients)),
-    )
-    zone_of_client, time_of_day, weekday = local_calendar(panel)
+    times = START + np.arange(days * steps_per_day) * np.timedelta64(minutes, "m")
+    zones = ZONES[:num_clients]  # each building has the next
+    time_of_day, weekday = local_times(sorted(zones), times, np.timedelta64(minutes, "m"))
     hour = time_of_day * (minutes / 60)  # (zones, time)
-    streams = [sorted(ZONES).index(zone) for zone in sorted(set(panel.zones))]  # a zone's own, whichever others exist
+    streams = [sorted(ZONES).index(zone) for zone in sorted(zones)]  # a zone's own, whichever others exist
     weather = [_weather(np.random.default_rng([seed, 1, z]), hour[k], steps_per_day) for k, z in enumerate(streams)]
+    stamps = times.astype("datetime64[s]").astype(np.int64)
     for i in range(num_clients):
         rng = np.random.default_rng([seed, 2, i])
-        zone = zone_of_client[i]
+        zone = sorted(zones).index(ZONES[i % len(ZONES)])
         temperature, wind = weather[zone]
         temperature = temperature + rng.normal(0, 1.5)  # the site's own microclimate
         kind = TYPES[rng.integers(len(TYPES))]
         floor = float(np.exp(rng.uniform(np.log(200), np.log(30_000))))  # m2
         active = _activity(rng, kind, hour[zone], weekday[zone])
         thermal = _heating_and_cooling(rng, active, temperature, steps_per_day)
-        panel.load[i] = floor * _power_density(rng, kind, active, thermal, minutes) * (minutes / 60) / 1000
-        panel.covariates[i, :, 0], panel.covariates[i, :, 1] = temperature, wind
+        load = floor * _power_density(rng, kind, active, thermal, minutes) * (minutes / 60) / 1000
         wall = 1.4 * floor**0.8 * rng.uniform(0.8, 1.3)
-        panel.statics[i] = floor, wall, wall * rng.uniform(0.1, 0.5)
-    return panel
+        yield Series(
+            id=f"{f's{seed}-' if seed else ''}b{i + 1:03d}",
+            stamps=stamps,
+            values=load.astype(np.float32).astype(np.float64),  # as a panel holds it
+            covariates=np.stack([temperature, wind], axis=-1).astype(np.float32),
+            statics=np.array([floor, wall, wall * rng.uniform(0.1, 0.5)], np.float32),
+            zone=ZONES[i % len(ZONES)],
+        )
 
 
 def _weather(rng: np.random.Generator, hour: np.ndarray, steps_per_day: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from plfl.data.scratch import Scratch, blocks, copy_rows, forget
 from plfl.data.zones import utc_offset
 from plfl.errors import BadInput
 
@@ -58,10 +59,13 @@ class Panel:
             twice = next(name for name in self.ids if self.ids.count(name) > 1)
             raise BadInput(f"client id {twice!r} appears twice; every client needs an id of its own")
         for what, values in (("load", self.load), ("covariate", self.covariates), ("static fact", self.statics)):
-            largest = max(np.fmax.reduce(values, axis=None, initial=0), -np.fmin.reduce(values, axis=None, initial=0))
-            if largest > LARGEST:
-                client = self.ids[int(np.argwhere(np.abs(values) > LARGEST)[0][0])]
-                raise BadInput(f"a {what} of client {client!r} is infinite or absurdly large; leave it empty (NaN)")
+            for block in blocks(num_clients):
+                some = values[block]
+                largest = max(np.fmax.reduce(some, axis=None, initial=0), -np.fmin.reduce(some, axis=None, initial=0))
+                if largest > LARGEST:
+                    client = self.ids[block.start + int(np.argwhere(np.abs(some) > LARGEST)[0][0])]
+                    raise BadInput(f"a {what} of client {client!r} is infinite or absurdly large; leave it empty (NaN)")
+                forget(values)
 
     def _check_types(self) -> None:
         if not self.ids:
@@ -97,25 +101,29 @@ class Panel:
         """The beginning of every interval, UTC: (time,) datetime64."""
         return self.start + np.arange(self.num_times) * self.interval
 
-    def take(self, rows: Sequence[int]) -> "Panel":
+    def take(self, rows: Sequence[int], scratch: Scratch | None = None) -> "Panel":
         """The panel of some clients, in the order given."""
-        index = list(rows)
+        index, scratch = list(rows), scratch or Scratch()
+        load, covariates = (
+            copy_rows(values, scratch.empty((len(index), *values.shape[1:]), values.dtype), index)
+            for values in (self.load, self.covariates)
+        )
         return Panel(
             ids=tuple(self.ids[i] for i in index),
             start=self.start,
             interval=self.interval,
-            load=self.load[index],
-            covariates=self.covariates[index],
+            load=load,
+            covariates=covariates,
             covariate_names=self.covariate_names,
             statics=self.statics[index],
             static_names=self.static_names,
             zones=tuple(self.zones[i] for i in index),
         )
 
-    def sorted(self) -> "Panel":
+    def sorted(self, scratch: Scratch | None = None) -> "Panel":
         """The same clients in the order of their ids, so that nothing depends on the order of files."""
         order = sorted(range(self.num_clients), key=self.ids.__getitem__)
-        return self if order == list(range(self.num_clients)) else self.take(order)
+        return self if order == list(range(self.num_clients)) else self.take(order, scratch)
 
     def fingerprint(self) -> str:
         """SHA-256 over everything in the panel: equal fingerprints mean equal data."""
@@ -124,7 +132,9 @@ class Panel:
         digest.update(repr(grid).encode())
         for array in (self.load, self.covariates, self.statics):
             digest.update(repr(array.shape).encode())
-            digest.update(np.ascontiguousarray(array).data)
+            for block in blocks(self.num_clients):
+                digest.update(np.ascontiguousarray(array[block]).data)
+                forget(array)
         return digest.hexdigest()
 
 
@@ -136,16 +146,21 @@ def local_calendar(panel: Panel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     zones = sorted(set(panel.zones))
     zone_of_client = np.array([zones.index(zone) for zone in panel.zones], np.int32)
-    times = panel.times().astype("datetime64[s]")
+    return zone_of_client, *local_times(zones, panel.times(), panel.interval)
+
+
+def local_times(zones: Sequence[str], utc: np.ndarray, interval: np.timedelta64) -> tuple[np.ndarray, np.ndarray]:
+    """Interval of the day and weekday in some zones (zones, time)."""
+    times = utc.astype("datetime64[s]")
     offsets = [utc_offset(zone, times.astype(np.int64)) for zone in zones]
     local = np.stack([times + offset.astype("timedelta64[s]") for offset in offsets])  # (zones, time)
     days = local.astype("datetime64[D]")
-    time_of_day = ((local - days) / panel.interval).astype(np.int32)
+    time_of_day = ((local - days) / interval).astype(np.int32)
     weekday = ((days.astype(np.int64) + 3) % 7).astype(np.int32)  # 1970-01-01 was a Thursday
-    return zone_of_client, time_of_day, weekday
+    return time_of_day, weekday
 
 
-def concatenate(panels: Iterable[Panel]) -> Panel:
+def concatenate(panels: Iterable[Panel], scratch: Scratch | None = None) -> Panel:
     """Several panels as one, on a grid that covers them all."""
     panels = list(panels)
     first = panels[0]
@@ -162,16 +177,21 @@ def concatenate(panels: Iterable[Panel]) -> Panel:
     end = max(panel.start + panel.num_times * panel.interval for panel in panels)
     num_times = int((end - start) / first.interval)
     num_clients = sum(panel.num_clients for panel in panels)
-    load = np.full((num_clients, num_times), np.nan, np.float32)
-    covariates = np.full((num_clients, num_times, len(first.covariate_names)), np.nan, np.float32)
+    scratch = scratch or Scratch()
+    load = scratch.empty((num_clients, num_times))
+    covariates = scratch.empty((num_clients, num_times, len(first.covariate_names)))
     row = 0
     for panel in panels:
         offset, remainder = divmod(panel.start - start, first.interval)
         if remainder:
             raise BadInput("data sources do not fit together: their time grids are shifted by part of an interval")
-        rows, columns = slice(row, row + panel.num_clients), slice(int(offset), int(offset) + panel.num_times)
-        load[rows, columns] = panel.load
-        covariates[rows, columns] = panel.covariates
+        columns = slice(int(offset), int(offset) + panel.num_times)
+        for block in blocks(panel.num_clients):
+            rows = slice(row + block.start, row + block.stop)
+            for target, values in ((load, panel.load), (covariates, panel.covariates)):
+                target[rows] = np.nan
+                target[rows, columns] = values[block]
+                forget(target, values)
         row += panel.num_clients
     return Panel(
         ids=tuple(name for panel in panels for name in panel.ids),

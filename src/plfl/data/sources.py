@@ -14,10 +14,11 @@ from plfl.data.bundled import read_bundled
 from plfl.data.clean import make_panel
 from plfl.data.columns import is_table
 from plfl.data.comstock import read_comstock
-from plfl.data.generated import generate
+from plfl.data.generated import generated_readings
 from plfl.data.panel import Panel, concatenate
 from plfl.data.readings import Readings, readings_of
 from plfl.data.rules import Finding
+from plfl.data.scratch import Scratch
 from plfl.data.table import read_table
 from plfl.errors import BadInput
 
@@ -38,17 +39,18 @@ class Loaded:
         return self.panel
 
 
-def load_sources(sources: Sequence[str], config: Config) -> Loaded:
-    """The clients of all sources as one panel."""
+def load_sources(sources: Sequence[str], config: Config, scratch: Scratch | None = None) -> Loaded:
+    """The clients of all sources as one panel, whose arrays are where `scratch` has room."""
     if not sources:
         raise BadInput("no data: give at least one source, such as --data bundled:CA")
-    loaded = [load_source(source, config) for source in sources]
+    scratch = scratch or Scratch()
+    loaded = [load_source(source, config, scratch) for source in sources]
     panels = [each.panel for each in loaded if each.panel is not None]
     findings = tuple(finding for each in loaded for finding in each.findings)
-    return Loaded(concatenate(panels).sorted() if panels else None, findings)
+    return Loaded(concatenate(panels, scratch).sorted(scratch) if panels else None, findings)
 
 
-def load_source(source: str, config: Config | None = None) -> Loaded:
+def load_source(source: str, config: Config | None = None, scratch: Scratch | None = None) -> Loaded:
     """The panel of one source.
 
     >>> load_source("generated:2?days=7").panel.ids
@@ -63,10 +65,10 @@ def load_source(source: str, config: Config | None = None) -> Loaded:
     kind, colon, what = name.partition(":")
     options = dict(parse_qsl(query.replace("+", quote("+")), keep_blank_values=True))  # Etc/GMT+6 has no space
     if colon and kind in _READERS:
-        return check_readings(_READERS[kind](source, what, options), config)
+        return check_readings(_READERS[kind](source, what, options), config, scratch)
     if is_table(name) or _is_file(name):
         config = _with_options(config, source, options)
-        return check_readings(read_table(name, config), config)
+        return check_readings(read_table(name, config), config, scratch)
     known = ", ".join(f"{reader}:..." for reader in _READERS)
     raise BadInput(
         f"unknown data source {source!r}; a source is the path of a CSV or Parquet file, or {known} (plfl data list "
@@ -81,16 +83,16 @@ def _is_file(name: str) -> bool:
         return False
 
 
-def load_frame(table: object, config: Config) -> Loaded:
+def load_frame(table: object, config: Config, scratch: Scratch | None = None) -> Loaded:
     """The panel of a pandas, polars or Arrow frame; a panel is checked and passed on."""
     readings = readings_of(table) if isinstance(table, Panel) else read_table(table, config)
-    return check_readings(readings, config)
+    return check_readings(readings, config, scratch)
 
 
-def check_readings(readings: Readings, config: Config) -> Loaded:
+def check_readings(readings: Readings, config: Config, scratch: Scratch | None = None) -> Loaded:
     """Check readings and put them on one grid."""
-    panel, findings = make_panel(readings, config)
-    return Loaded(panel and panel.sorted(), tuple(findings))
+    panel, findings = make_panel(readings, config, scratch)
+    return Loaded(panel and panel.sorted(scratch), tuple(findings))
 
 
 def _with_options(config: Config, source: str, options: Mapping[str, str]) -> Config:
@@ -114,7 +116,7 @@ def _generated(source: str, what: str, options: dict[str, str]) -> Readings:
     _check_names(source, options, ("days", "minutes", "seed"))
     example = "generated:12?days=90"
     numbers = {name: _integer(source, name, text, example) for name, text in options.items()}
-    return readings_of(generate(_integer(source, "the number of clients", what, example), **numbers))
+    return generated_readings(_integer(source, "the number of clients", what, example), **numbers)
 
 
 def _check_names(source: str, options: Mapping[str, str], known: Sequence[str]) -> None:

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import jax
 import numpy as np
 
+from plfl.data.scratch import Scratch, forgetting
 from plfl.errors import BadInput, Damaged
 from plfl.federate.params import from_named, to_named
 from plfl.federate.round import FederationState
@@ -102,7 +104,7 @@ def _write_set(new: Path, snapshot: Snapshot) -> None:
         return name, write_arrays(new / name, arrays, facts | {"client": ids[row]})
 
     with ThreadPoolExecutor(8) as pool:  # waiting for the disk, mostly
-        files |= dict(pool.map(save_client, range(len(ids))))
+        files |= dict(forgetting(pool.map(save_client, range(len(ids))), *client_arrays.values()))
     sync_folder(new / "clients")
     manifest = {
         "format": FORMAT,
@@ -146,14 +148,19 @@ def find_newest(folder: Path) -> Checkpoint:
     raise BadInput(f"{folder} holds no checkpoint; is it the folder of a run?")
 
 
-def load(checkpoint: Checkpoint, template: FederationState) -> FederationState:
+def load(checkpoint: Checkpoint, template: FederationState, scratch: Scratch | None = None) -> FederationState:
     """The state of a checkpoint; the template (without padding) says which arrays it must have."""
+    scratch = scratch or Scratch()
     server_named, _ = read_arrays(checkpoint.folder / "server.safetensors")
-    rows = [read_arrays(client_path(checkpoint, client))[0] for client in checkpoint.clients]
-    stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    one = jax.tree.map(lambda rows: rows[0], template.clients)
+    clients = jax.tree.map(scratch.empty_like, template.clients)
+    stacks = jax.tree.leaves(clients)
     try:
         server = from_named(template.server, _rename(server_named, "", "common/x/"))
-        clients = from_named(template.clients, _rename(stacked, "", "personal/"))
+        for row, client in forgetting(enumerate(checkpoint.clients), *stacks):
+            named = _rename(read_arrays(client_path(checkpoint, client))[0], "", "personal/")
+            for stack, value in zip(stacks, jax.tree.leaves(from_named(one, named)), strict=True):
+                stack[row] = value
     except KeyError as error:
         raise BadInput(f"{checkpoint.folder} does not fit this model and method: {error.args[0]}") from None
     return FederationState(server, clients)

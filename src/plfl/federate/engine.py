@@ -10,6 +10,7 @@ import numpy as np
 from plfl.federate.client import LocalTraining
 from plfl.federate.gate import Limits
 from plfl.federate.params import client_keys, personal_key, shared_key
+from plfl.federate.processes import fetch, put, spread
 from plfl.federate.round import Answers, FederationState, RoundResult, choose_cohort, run_round
 from plfl.federate.rows import Rows
 from plfl.federate.server import ServerOptimizer, ServerState
@@ -18,7 +19,7 @@ from plfl.forecast.windows import ClientData, Task, stack_clients
 
 
 class Engine:
-    """Trains and evaluates a federation on this machine's devices."""
+    """Trains and evaluates a federation on the devices of this process, or of several."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Engine:
         self.task, self.training, self.server, self.seed = task, training, server, seed
         self.num_clients = task.panel.num_clients
         self.num_asked, self.limits, self.is_weighted = num_asked, limits, is_weighted
+        devices = spread(devices, self.num_clients)
         self.rows = Rows(stack_clients([task]), training, devices, client_keys(seed, task.panel.ids))
         self._compiled_round: Any = None
         self._predict = jax.jit(self._predict_all)
@@ -53,11 +55,15 @@ class Engine:
         rows = (state.clients, state.server.per_client, state.server.weight)
         clients, per_client, weight = jax.tree.map(lambda a: self.rows.pad(np.asarray(a)), rows)
         server = state.server._replace(per_client=per_client, weight=weight)
-        return jax.device_put(FederationState(server, clients), self._shardings())
+        return jax.tree.map(
+            lambda sharding, part: jax.tree.map(lambda array: put(array, sharding), part),
+            self._shardings(),
+            FederationState(server, clients),
+        )
 
     def fetch(self, state: FederationState) -> FederationState:
-        """The state on the host, without padding."""
-        state = jax.tree.map(np.asarray, state)
+        """The state on the host, without padding; in a process that does not write, only its own rows are filled."""
+        state = jax.tree.map(fetch, state)
         rows = (state.clients, state.server.per_client, state.server.weight)
         clients, per_client, weight = jax.tree.map(lambda a: a[: self.num_clients], rows)
         return FederationState(state.server._replace(per_client=per_client, weight=weight), clients)
@@ -71,11 +77,11 @@ class Engine:
     def compile(self, state: FederationState) -> None:
         """Compile the round ahead of the first one, so that its time can be told apart."""
         if self._compiled_round is None:
-            sharded = self.rows.sharded
+            whole = self.rows.whole
             whole_round = jax.jit(
                 self._whole_round,
                 donate_argnums=0,
-                out_shardings=(RoundResult._make([self._shardings(), sharded, sharded]), sharded),
+                out_shardings=(RoundResult._make([self._shardings(), whole, whole]), whole),
             )
             with jax.default_matmul_precision("highest"):
                 lowered = whole_round.lower(state, self.rows.data, self.rows.keys, np.int32(1))
@@ -117,15 +123,20 @@ class Engine:
         return result, cohort
 
     def _broadcast(self, server: ServerState) -> Params:
-        """What each row is sent: (rows, ...)."""
-        sent = jax.vmap(lambda c: self.server.broadcast(server, c))(jnp.arange(self.rows.num_rows))
+        """What each row is sent: (rows, ...). Each row sees its own of what the server keeps; none crosses."""
+
+        def send(per_client: dict[str, Params], weight: jax.Array) -> Params:
+            alone = jax.tree.map(lambda a: a[None], (per_client, weight))
+            return self.server.broadcast(server._replace(per_client=alone[0], weight=alone[1]), 0)
+
+        sent = jax.vmap(send)(server.per_client, server.weight)
         return jax.lax.with_sharding_constraint(sent, self.rows.sharded)
 
     def predict(self, state: FederationState, part: str) -> list[np.ndarray]:
         """Each client's scaled forecasts (windows,) for the windows of a part, from its own params."""
         origins, counts = self.rows.place_origins(self.task.origins[part])
         with jax.default_matmul_precision("highest"):
-            forecasts = np.asarray(self._predict(state, self.rows.data, origins))
+            forecasts = fetch(self._predict(state, self.rows.data, origins))
         return [forecasts[c, :count] for c, count in enumerate(counts)]
 
     def _predict_all(self, state: FederationState, data: ClientData, origins: jax.Array) -> jax.Array:

@@ -150,22 +150,36 @@ def screen(
     Everything is stacked over clients; verdicts index `REASONS`. A loss that is not finite means that the client's
     training diverged, be it in its personal part alone.
     """
+    is_finite, norms = measure(updates, losses)
+    verdicts = judge(is_finite, norms, weights, has_answered, limits)
+    is_good = verdicts == _ACCEPTED
+    return zero_rows(updates, is_good), jnp.where(is_good, weights, 0), verdicts
+
+
+def measure(updates: Params, losses: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """What the gate must know of each update (clients,): whether all in it is finite, and its norm."""
     rows = {name: value.reshape(value.shape[0], -1) for name, value in updates.items()}
     is_finite = jnp.isfinite(losses)
     for value in rows.values():
         is_finite &= jnp.isfinite(value).all(axis=1)
     # Squares of values above 1e19 overflow float32, so that rows with large ones are made smaller first.
-    largest = jnp.stack([jnp.abs(value).max(axis=1) for value in rows.values()] or [jnp.zeros(weights.shape)]).max(
+    largest = jnp.stack([jnp.abs(value).max(axis=1) for value in rows.values()] or [jnp.zeros(losses.shape)]).max(
         axis=0
     )
     scale = jnp.where(largest > 1e15, 1e-25, 1.0)
-    squares = jnp.zeros(weights.shape)
+    squares = jnp.zeros(losses.shape)
     for value in rows.values():
         squares += (jnp.where(is_finite[:, None], value * scale[:, None], 0) ** 2).sum(axis=1)
-    norms = jnp.sqrt(squares) / scale
+    return is_finite, jnp.sqrt(squares) / scale
+
+
+def judge(
+    is_finite: jax.Array, norms: jax.Array, weights: jax.Array, has_answered: jax.Array, limits: Limits
+) -> jax.Array:
+    """Verdicts (clients,), indices of `REASONS`, from what was measured of each client of the cohort."""
     is_candidate = has_answered & is_finite & (weights > 0) & (weights <= limits.max_weight)
     median = _masked_median(norms, is_candidate)
-    verdicts = jnp.select(
+    return jnp.select(
         [
             ~has_answered,
             ~is_finite,
@@ -176,9 +190,11 @@ def screen(
         [_ABSENT, _NOT_FINITE, _BAD_WEIGHT, _HUGE_WEIGHT, _HUGE_NORM],
         _ACCEPTED,
     )
-    is_good = verdicts == _ACCEPTED
-    clean = {n: jnp.where(is_good.reshape(-1, *[1] * (value.ndim - 1)), value, 0) for n, value in updates.items()}
-    return clean, jnp.where(is_good, weights, 0), verdicts
+
+
+def zero_rows(updates: Params, is_good: jax.Array) -> Params:
+    """The updates with zeros for all clients but the good ones."""
+    return {n: jnp.where(is_good.reshape(-1, *[1] * (value.ndim - 1)), value, 0) for n, value in updates.items()}
 
 
 def _masked_median(values: jax.Array, mask: jax.Array) -> jax.Array:

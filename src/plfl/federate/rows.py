@@ -17,48 +17,49 @@ from jax.sharding import PartitionSpec as P
 
 from plfl.federate.client import ClientOptimizer, ClientState, LocalTraining, client_update
 from plfl.federate.params import batches_key
+from plfl.federate.processes import put
 from plfl.forecast.models import Params
-from plfl.forecast.windows import ClientData, gather, pad_origins
+from plfl.forecast.windows import ClientData, pad_origins
 
-_EVAL_WINDOWS = 256
-"""Windows in one batch of an evaluation: large enough for the matrix units, small enough for a core's cache."""
-_EVAL_CLIENTS = 64
-"""Clients in one batch of an evaluation on a GPU."""
+_TRAIN_CLIENTS = 12_288
+"""Clients that train at once on a GPU: enough to fill it, few enough for what their training needs besides them."""
+_EVAL_WINDOWS = 64
+"""Windows in one batch of an evaluation on a core: large enough for its matrix units, small enough for its cache."""
+_EVAL_CLIENTS, _EVAL_WINDOWS_EACH = 64, 256
+"""Clients in one batch of an evaluation on a GPU, and windows of each."""
+_STEPS_AHEAD = 25
+"""Steps whose windows are cut at once on a GPU, where every call costs time; a core cuts them one by one, in cache."""
 _PER_CLIENT = ClientData._make(None if name == "calendar" else 0 for name in ClientData._fields)
 """Which axis of stacked data runs over clients."""
 _DATA_SPECS = ClientData._make(P() if axis is None else P("clients") for axis in _PER_CLIENT)
 
 
-class Rows:
-    """Some clients on some devices."""
+class Slots:
+    """Places for some clients on some devices, whoever they are."""
 
     def __init__(
         self,
-        data: ClientData,
+        num_clients: int,
         training: LocalTraining,
         devices: Sequence[jax.Device],
-        keys: jax.Array,
-        settings: Mapping[str, np.ndarray] | None = None,
         make_optimizer: Callable[..., ClientOptimizer] | None = None,
     ) -> None:
-        """Rows of one `training`; with `settings` (rows,) each row's optimizer is made from its own of them."""
-        self.training, self.num_clients, self.make_optimizer = training, len(keys), make_optimizer
+        self.training, self.num_clients, self.make_optimizer = training, num_clients, make_optimizer
         self.is_batched = devices[0].platform != "cpu"
+        self.block = _TRAIN_CLIENTS
+        """Clients that train at once where they train batched."""
         self.mesh = Mesh(np.array(devices[: self.num_clients]), ("clients",))
         self.sharded = NamedSharding(self.mesh, P("clients"))
         self.whole = NamedSharding(self.mesh, P())
         self.num_rows = -(-self.num_clients // self.mesh.size) * self.mesh.size
-        self.data = ClientData(
-            *(
-                jax.device_put(array, self.whole)
-                if axis is None
-                else jax.device_put(self.pad(np.asarray(array)), self.sharded)
-                for array, axis in zip(data, _PER_CLIENT, strict=True)
-            )
+
+    def place(self, data: ClientData) -> ClientData:
+        """Data of the clients, padded and put on the devices."""
+        placed = (
+            put(array, self.whole) if axis is None else put(self.pad(np.asarray(array)), self.sharded)
+            for array, axis in zip(data, _PER_CLIENT, strict=True)
         )
-        self.keys = jax.device_put(jnp.concatenate([keys, keys[: self.num_rows - len(keys)]]), self.sharded)
-        padded = {name: self.pad(values) for name, values in (settings or {}).items()}
-        self.settings = jax.device_put(padded, self.sharded)
+        return ClientData(*placed)
 
     def pad(self, array: np.ndarray) -> np.ndarray:
         """Rows of zeros up to `num_rows`."""
@@ -81,19 +82,50 @@ class Rows:
 
         Rows that are not of the cohort stay as they are, with an update of zero.
         """
-        if not self.is_batched:
-            return self._train_on_cores(shared, clients, data, keys, settings, cohort, round_index)
-        update_rows = jax.vmap(self._update_row, in_axes=(0, 0, _PER_CLIENT, 0, 0, None))
+        if not self.is_batched or self.mesh.size > 1:
+            size = min(self.block, -(-num_asked // self.mesh.size)) if self.is_batched else None
+            return self._train_on_each(shared, clients, data, keys, settings, cohort, round_index, size)
+        asked = jnp.arange(num_asked) if num_asked == self.num_rows else jnp.flatnonzero(cohort, size=num_asked)
+        if num_asked > self.block:
+            return self._train_in_blocks(shared, clients, data, keys, settings, asked, round_index)
         if num_asked == self.num_rows:
-            return update_rows(shared, clients, data, keys, settings, round_index)
-        asked = jnp.flatnonzero(cohort, size=num_asked)
-        taken = ClientData(*(a if axis is None else a[asked] for a, axis in zip(data, _PER_CLIENT, strict=True)))
+            return self._update_rows(shared, clients, data, keys, settings, round_index)
+        taken = _rows(data, asked)
         sent, before, chosen = jax.tree.map(lambda a: a[asked], (shared, clients, settings))
-        after, updates, losses = update_rows(sent, before, taken, keys[asked], chosen, round_index)
+        after, updates, losses = self._update_rows(sent, before, taken, keys[asked], chosen, round_index)
         spread = jax.tree.map(
             lambda a: jnp.zeros((self.num_rows, *a.shape[1:]), a.dtype).at[asked].set(a), (updates, losses)
         )
         return jax.tree.map(lambda stack, a: stack.at[asked].set(a), clients, after), *spread
+
+    def _train_in_blocks(
+        self,
+        shared: Params,
+        clients: ClientState,
+        data: ClientData,
+        keys: jax.Array,
+        settings: dict[str, jax.Array],
+        asked: jax.Array,
+        round_index: jax.Array,
+    ) -> tuple[ClientState, Params, jax.Array]:
+        """The cohort's rows `block` at a time, so that what training needs besides them does not grow with them."""
+        num_blocks = -(-asked.shape[0] // self.block)
+        size = -(-asked.shape[0] // num_blocks)
+        # The last row may stand in its block more than once: it has the same answer each time.
+        asked = jnp.pad(asked, (0, num_blocks * size - asked.shape[0]), mode="edge").reshape(num_blocks, size)
+
+        def train_block(k: jax.Array, rows: Any) -> Any:
+            block = asked[k]
+            sent, before, chosen = jax.tree.map(lambda a: a[block], (shared, rows[0], settings))
+            answer = self._update_rows(sent, before, _rows(data, block), keys[block], chosen, round_index)
+            return jax.tree.map(lambda stack, value: stack.at[block].set(value), rows, answer)
+
+        updates = jax.tree.map(jnp.zeros_like, shared)
+        return jax.lax.fori_loop(0, num_blocks, train_block, (clients, updates, jnp.zeros(self.num_rows)))
+
+    def _update_rows(self, *rows: Any) -> tuple[ClientState, Params, jax.Array]:
+        """`_update_row` of several rows at once."""
+        return jax.vmap(self._update_row, in_axes=(0, 0, _PER_CLIENT, 0, 0, None))(*rows)
 
     def _update_row(
         self,
@@ -107,9 +139,10 @@ class Rows:
         training = self.training
         if self.make_optimizer is not None:
             training = training._replace(optimizer=self.make_optimizer(**settings))
-        return client_update(training, shared, client, data, batches_key(key, round_index))
+        ahead = _STEPS_AHEAD if self.is_batched else 1
+        return client_update(training, shared, client, data, batches_key(key, round_index), max_ahead=ahead)
 
-    def _train_on_cores(
+    def _train_on_each(
         self,
         shared: Params,
         clients: ClientState,
@@ -118,8 +151,9 @@ class Rows:
         settings: dict[str, jax.Array],
         cohort: jax.Array,
         round_index: jax.Array,
+        size: int | None,
     ) -> tuple[ClientState, Params, jax.Array]:
-        """Each core walks through its own rows of the cohort."""
+        """Each device walks through its own rows of the cohort: a core one by one, a GPU `size` at a time."""
 
         @jax.shard_map(
             mesh=self.mesh,
@@ -140,17 +174,32 @@ class Rows:
             updates = jax.tree.map(jnp.zeros_like, shared)
 
             def train_one(k: jax.Array, rows: Any) -> Any:
-                c = asked_first[k]  # counts this core's rows only, and so does everything in here
+                c = asked_first[k]  # counts this device's rows only, and so does everything in here
                 sent, client, own = jax.tree.map(lambda a: a[c], (shared, rows[0], settings))
-                answer = self._update_row(sent, client, _row(data, c), keys[c], own, round_index)
+                answer = self._update_row(sent, client, _rows(data, c), keys[c], own, round_index)
                 return jax.tree.map(lambda stack, value: stack.at[c].set(value), rows, answer)
 
-            return jax.lax.fori_loop(0, cohort.sum(), train_one, (clients, updates, jnp.zeros(cohort.shape[0])))
+            def train_some(k: jax.Array, rows: Any) -> Any:
+                assert size is not None
+                place = k * size + jnp.arange(size)
+                some = asked_first[jnp.minimum(place, len(cohort) - 1)]
+                sent, before, own = jax.tree.map(lambda a: a[some], (shared, rows[0], settings))
+                answer = self._update_rows(sent, before, _rows(data, some), keys[some], own, round_index)
+                kept = jnp.where(place < cohort.sum(), some, len(cohort))  # who was not asked is dropped
+                return jax.tree.map(lambda stack, value: stack.at[kept].set(value, mode="drop"), rows, answer)
+
+            begun = (clients, updates, jnp.zeros(len(cohort)))
+            if size is None:
+                return jax.lax.fori_loop(0, cohort.sum(), train_one, begun)
+            return jax.lax.fori_loop(0, -(-cohort.sum() // size), train_some, begun)
 
         return train_shard(shared, clients, data, keys, settings, cohort, round_index)
 
     def predict(self, shared: Params, clients: ClientState, data: ClientData, origins: jax.Array) -> jax.Array:
-        """Scaled forecasts (rows, windows) for the windows with these origins, from each row's own params."""
+        """Scaled forecasts (rows, windows) for the windows with these origins, from each row's own params.
+
+        Origins rise; the last one, repeated, is padding, and its forecasts have no meaning.
+        """
 
         @jax.shard_map(
             mesh=self.mesh,
@@ -161,13 +210,14 @@ class Rows:
         def predict_shard(shared: Params, clients: ClientState, data: ClientData, origins: jax.Array) -> jax.Array:
             def predict_one(c: jax.Array) -> jax.Array:
                 sent, personal = jax.tree.map(lambda a: a[c], (shared, clients.personal))
-                params, row = self.training.partition.merge(sent, personal), _row(data, c)
+                params, row = self.training.partition.merge(sent, personal), _rows(data, c)
 
                 def predict_batch(batch: jax.Array) -> jax.Array:
-                    inputs, _ = gather(row, batch, self.training.lookback, self.training.horizon)
-                    return self.training.model.apply(params, inputs)
+                    return self.training.forecast(params, row, batch)
 
-                return _in_batches(predict_batch, origins[c], _EVAL_WINDOWS)
+                if self.is_batched:
+                    return _in_batches(predict_batch, origins[c], _EVAL_WINDOWS_EACH)
+                return _in_batches(predict_batch, origins[c], _EVAL_WINDOWS, 1 + (jnp.diff(origins[c]) > 0).sum())
 
             rows = jnp.arange(origins.shape[0])
             return jax.lax.map(predict_one, rows, batch_size=_EVAL_CLIENTS if self.is_batched else None)
@@ -177,15 +227,44 @@ class Rows:
     def place_origins(self, origins: Sequence[np.ndarray]) -> tuple[jax.Array, np.ndarray]:
         """Origins of each client as padded rows on the devices, and how many each has."""
         padded, counts = pad_origins(origins)
-        return jax.device_put(self.pad(padded), self.sharded), counts
+        return put(self.pad(padded), self.sharded), counts
 
 
-def _row(data: ClientData, c: jax.Array) -> ClientData:
+class Rows(Slots):
+    """Some clients that stay on some devices."""
+
+    def __init__(
+        self,
+        data: ClientData,
+        training: LocalTraining,
+        devices: Sequence[jax.Device],
+        keys: jax.Array,
+        settings: Mapping[str, np.ndarray] | None = None,
+        make_optimizer: Callable[..., ClientOptimizer] | None = None,
+    ) -> None:
+        """Rows of one `training`; with `settings` (rows,) each row's optimizer is made from its own of them."""
+        super().__init__(len(keys), training, devices, make_optimizer)
+        self.data = self.place(data)
+        self.keys = put(jnp.concatenate([keys, keys[: self.num_rows - len(keys)]]), self.sharded)
+        padded = {name: self.pad(values) for name, values in (settings or {}).items()}
+        self.settings = jax.device_put(padded, self.sharded)
+
+
+def _rows(data: ClientData, c: jax.Array) -> ClientData:
+    """The data of a row, or of several."""
     return ClientData(*(a if axis is None else a[c] for a, axis in zip(data, _PER_CLIENT, strict=True)))
 
 
-def _in_batches(f: Callable[[jax.Array], jax.Array], values: jax.Array, size: int) -> jax.Array:
-    """f over the values, `size` at a time."""
-    num = values.shape[0]
-    batches = jnp.pad(values, (0, -num % size), mode="edge").reshape(-1, size)
-    return jax.lax.map(f, batches).reshape(-1)[:num]
+def _in_batches(
+    f: Callable[[jax.Array], jax.Array], values: jax.Array, size: int, num: jax.Array | None = None
+) -> jax.Array:
+    """f over the values, `size` at a time; only over the first `num`, if given, and zeros after those batches."""
+    padded = jnp.pad(values, (0, -values.shape[0] % size), mode="edge").reshape(-1, size)
+    if num is None:
+        return jax.lax.map(f, padded).reshape(-1)[: values.shape[0]]
+
+    def one(k: jax.Array, found: jax.Array) -> jax.Array:
+        return found.at[k].set(f(padded[k]))
+
+    found = jax.lax.fori_loop(0, -(-num // size), one, jnp.zeros(padded.shape))
+    return found.reshape(-1)[: values.shape[0]]

@@ -1,6 +1,6 @@
 """Server optimizers: how the clients' updates become the next shared params (Reddi et al. 2021, arXiv 2003.00295).
 
-Each is a triple of pure functions. Updates are stacked over clients, row c for client c, and *added*; a weight of 0
+Each is a set of pure functions. Updates are stacked over clients, row c for client c, and *added*; a weight of 0
 means that the client did not answer, and its row is zero. Deviations from the paper's appendix (`docs/deviations.md`):
 the mean instead of the sum, signs and recursions of Reddi et al., no bias correction, b2 for every second moment.
 """
@@ -27,6 +27,18 @@ class ServerState(NamedTuple):
     """() int32, rounds in which anything was learned."""
 
 
+class Parts(NamedTuple):
+    """A server's update in three, so that it can be taken over any number of clients, some at a time."""
+
+    follow: Callable[[ServerState, Params, jax.Array], tuple[dict[str, Params], Params, jax.Array]]
+    """From state, updates and weights, all of some clients, to what is kept for each of them, what is averaged over
+    all clients (clients, ...), and with which weights; the state's weights are those before."""
+    step: Callable[[ServerState, Params], ServerState]
+    """From state and mean over all clients to the next state, but for what it keeps for each client."""
+    spread: Callable[[ServerState, dict[str, Params]], dict[str, Params]]
+    """From the next state and what was kept for some clients to what is kept for them in the end."""
+
+
 class ServerOptimizer(NamedTuple):
     """How a server follows updates."""
 
@@ -36,6 +48,8 @@ class ServerOptimizer(NamedTuple):
     """From state, updates (clients, ...) and weights (clients,) to the next state; at least one weight is positive."""
     broadcast: Callable[[ServerState, jax.Array | int], Params]
     """The shared params that a client starts its round from."""
+    parts: Parts
+    """What `update` consists of."""
 
 
 def mean_update(updates: Params, weights: jax.Array) -> Params:
@@ -44,15 +58,19 @@ def mean_update(updates: Params, weights: jax.Array) -> Params:
     return {name: jnp.tensordot(weights, value, axes=1) / total for name, value in updates.items()}
 
 
+def known_weights(state: ServerState, weights: jax.Array) -> jax.Array:
+    """The last known weight of each client after a round with these."""
+    return jnp.where(weights > 0, weights, state.weight)
+
+
 def fed_avg(*, lr: float = 1.0) -> ServerOptimizer:
     """x += lr * d, with d the mean update (McMahan et al. 2017)."""
 
-    def update(state: ServerState, updates: Params, weights: jax.Array) -> ServerState:
-        d = mean_update(updates, weights)
+    def step(state: ServerState, d: Params) -> ServerState:
         x = jax.tree.map(lambda x, d: x + lr * d, state.common["x"], d)
-        return _next(state, weights, common={"x": x})
+        return _next(state, common={"x": x})
 
-    return ServerOptimizer(_init, update, _broadcast_common)
+    return _follow_mean(_init, step)
 
 
 def fed_adagrad(*, lr: float = 0.2, beta1: float = 0.9, tau: float = 1e-3) -> ServerOptimizer:
@@ -80,14 +98,32 @@ def _adaptive(
         v = jax.tree.map(lambda x: jnp.full_like(x, tau**2), shared)
         return _init(shared, num_clients)._replace(common={"x": shared, "m": m, "v": v})
 
-    def update(state: ServerState, updates: Params, weights: jax.Array) -> ServerState:
-        d = mean_update(updates, weights)
+    def step(state: ServerState, d: Params) -> ServerState:
         m = jax.tree.map(lambda m, d: beta1 * m + (1 - beta1) * d, state.common["m"], d)
         v = jax.tree.map(rule, state.common["v"], d)
         x = jax.tree.map(lambda x, m, v: x + lr * m / (jnp.sqrt(v) + tau), state.common["x"], m, v)
-        return _next(state, weights, common={"x": x, "m": m, "v": v})
+        return _next(state, common={"x": x, "m": m, "v": v})
 
-    return ServerOptimizer(init, update, _broadcast_common)
+    return _follow_mean(init, step)
+
+
+def _follow_mean(
+    init: Callable[[Params, int], ServerState], step: Callable[[ServerState, Params], ServerState]
+) -> ServerOptimizer:
+    """A server that keeps nothing for single clients and follows their mean update."""
+    parts = Parts(lambda state, updates, weights: ({}, updates, weights), step, lambda state, per_client: per_client)
+    return ServerOptimizer(init, _in_one(parts), lambda state, client: state.common["x"], parts)
+
+
+def _in_one(parts: Parts) -> Callable[[ServerState, Params, jax.Array], ServerState]:
+    """The update of all clients at once."""
+
+    def update(state: ServerState, updates: Params, weights: jax.Array) -> ServerState:
+        per_client, averaged, shares = parts.follow(state, updates, weights)
+        stepped = parts.step(state._replace(weight=known_weights(state, weights)), mean_update(averaged, shares))
+        return stepped._replace(per_client=parts.spread(stepped, per_client))
+
+    return update
 
 
 def fed_avg_adaptive(
@@ -106,20 +142,27 @@ def fed_avg_adaptive(
         v = jax.tree.map(lambda x: jnp.full((num_clients, *x.shape), tau**2, x.dtype), shared)
         return _init(shared, num_clients)._replace(per_client={"x": x, "v": v})
 
-    def update(state: ServerState, updates: Params, weights: jax.Array) -> ServerState:
+    def follow(state: ServerState, updates: Params, weights: jax.Array) -> tuple[dict[str, Params], Params, jax.Array]:
         def answered(new: jax.Array, old: jax.Array) -> jax.Array:
             return jnp.where((weights > 0).reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
         x, v = state.per_client["x"], state.per_client["v"]
         v = jax.tree.map(lambda v, d: answered(beta2 * v + (1 - beta2) * d**2, v), v, updates)
         x = jax.tree.map(lambda x, v, d: answered(x + lr * d / (jnp.sqrt(v) + tau), x), x, v, updates)
-        state = _next(state, weights)
-        is_sync = state.num_rounds % sync_every == 0
-        mean = mean_update(x, state.weight)
-        x = jax.tree.map(lambda x, mean: jnp.where(is_sync, mean, x), x, mean)
-        return state._replace(common={"x": mean}, per_client={"x": x, "v": v})
+        return {"x": x, "v": v}, x, known_weights(state, weights)
 
-    return ServerOptimizer(init, update, lambda state, c: {n: rows[c] for n, rows in state.per_client["x"].items()})
+    def step(state: ServerState, mean: Params) -> ServerState:
+        return _next(state, common={"x": mean})
+
+    def spread(state: ServerState, per_client: dict[str, Params]) -> dict[str, Params]:
+        is_sync = state.num_rounds % sync_every == 0
+        x = jax.tree.map(lambda x, mean: jnp.where(is_sync, mean, x), per_client["x"], state.common["x"])
+        return {"x": x, "v": per_client["v"]}
+
+    parts = Parts(follow, step, spread)
+    return ServerOptimizer(
+        init, _in_one(parts), lambda state, c: {n: rows[c] for n, rows in state.per_client["x"].items()}, parts
+    )
 
 
 SERVER_OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
@@ -135,14 +178,8 @@ def _init(shared: Params, num_clients: int) -> ServerState:
     return ServerState({"x": shared}, {}, jnp.ones(num_clients), jnp.zeros((), jnp.int32))
 
 
-def _broadcast_common(state: ServerState, client: jax.Array | int) -> Params:
-    del client
-    return state.common["x"]
-
-
-def _next(state: ServerState, weights: jax.Array, **changes: dict[str, Params]) -> ServerState:
-    known = jnp.where(weights > 0, weights, state.weight)
-    return state._replace(weight=known, num_rounds=state.num_rounds + 1, **changes)
+def _next(state: ServerState, *, common: dict[str, Params]) -> ServerState:
+    return state._replace(common=common, num_rounds=state.num_rounds + 1)
 
 
 def join(optimizer: ServerOptimizer, state: ServerState, num_newcomers: int) -> ServerState:

@@ -2,13 +2,15 @@
 
 Federations of a stack share the model, the partition and the kind of client optimizer; they differ in data, seed, kind
 of server, and the settings of both optimizers, which are numbers in the program like any other. All clients train as
-rows; then each server takes its own clients' updates, federations with one kind of server side by side. A federation in
-a stack has the numbers that it has alone.
+rows; then each server takes its own clients' updates, federations with one kind of server side by side. Servers work on
+all shared params as one long row, since every name more would be compiled again for every kind of server. A federation
+in a stack has the numbers that it has alone.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -70,6 +72,10 @@ class _Block(NamedTuple):
         return jax.tree.map(lambda a: a[self.begin : self.end].reshape(*shape, *a.shape[1:]), rows)
 
 
+_ALL = "all"
+"""The name of all shared params in one row."""
+
+
 class Stack:
     """Trains and evaluates many federations on this machine's devices."""
 
@@ -103,16 +109,15 @@ class Stack:
         settings = _stacked([m.client_settings for m in self.members for _ in m.task.panel.ids])
         data = stack_clients([member.task for member in self.members])
         self.rows = Rows(data, training, devices, keys, settings, CLIENT_OPTIMIZERS[client])
+        shapes = jax.eval_shape(training.model.init, jax.random.key(0))
+        self.shapes = {name: shapes[name].shape for name in training.partition.shared}
         self._compiled_round: Any = None
         self._predict = jax.jit(self._predict_all)
 
     def init(self) -> StackState:
         """The state before the first round."""
-        seeds = [member.seed for member in self.members]
-        models = {
-            seed: self.training.partition.split(jax.jit(self.training.model.init)(shared_key(seed)))[0]
-            for seed in sorted(set(seeds))
-        }
+        init = jax.jit(lambda key: self._join(self.training.model.init(key)))
+        models = {seed: init(shared_key(seed)) for seed in sorted({member.seed for member in self.members})}
         servers, at = [], 0
         for block in self.blocks:
             begun = []
@@ -163,7 +168,8 @@ class Stack:
             self._broadcast(state), state.clients, data, keys, client_settings, cohort, round_index, num_asked=num_asked
         )
         weights = jnp.asarray(data.num_windows, jnp.float32)
-        gathered = jax.lax.with_sharding_constraint((updates, weights, cohort, losses), self.rows.whole)
+        together = jax.vmap(self._join)(updates)
+        gathered = jax.lax.with_sharding_constraint((together, weights, cohort, losses), self.rows.whole)
         answers = Answers(clients, *gathered)
         servers, verdicts = [], []
         for block, server, settings in zip(self.blocks, state.servers, server_settings, strict=True):
@@ -194,7 +200,20 @@ class Stack:
         for block, server in zip(self.blocks, state.servers, strict=True):
             of_member = jax.vmap(SERVER_OPTIMIZERS[block.server]().broadcast, in_axes=(None, 0))
             sent.append(jax.vmap(of_member, in_axes=(0, None))(server, jnp.arange(block.num_clients)))
-        return jax.lax.with_sharding_constraint(self._concatenate(sent), self.rows.sharded)
+        named = jax.vmap(self.name_shared)(self._concatenate(sent))
+        return jax.lax.with_sharding_constraint(named, self.rows.sharded)
+
+    def _join(self, params: Params) -> Params:
+        """The shared ones of named params as one row."""
+        return {_ALL: jnp.concatenate([params[name].ravel() for name in self.shapes])} if self.shapes else {}
+
+    def name_shared(self, joined: Params) -> Params:
+        """What `_join` put together."""
+        found, at = {}, 0
+        for name, shape in self.shapes.items():
+            found[name] = joined[_ALL][at : at + prod(shape)].reshape(shape)
+            at += prod(shape)
+        return found
 
     def _concatenate(self, blocks: Sequence[Any]) -> Any:
         """(members, clients, ...) of each block as rows, padded."""

@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 def ridge(task: Task, part: str = "test") -> list[np.ndarray]:
     """Each client's scaled forecasts (windows,) for the windows of a part."""
-    return [_forecast(task, row, fit_ridge(task, row), task.origins[part][row]) for row in range(len(task.scalers))]
+    return [_forecast(task, row, fit_ridge(task, row), task.origins[part][row]) for row in task.each_client()]
 
 
 def fit_ridge(task: Task, row: int) -> Line:

@@ -7,15 +7,17 @@ Windows are never materialised: `ClientData` keeps the scaled series and the ori
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Union
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 import numpy as np
 
 from plfl.config import Config, count_intervals
 from plfl.data.panel import Panel, local_calendar
 from plfl.data.rules import Finding, Place
+from plfl.data.scratch import Scratch, forgetting
 from plfl.errors import BadInput
 from plfl.forecast.scaling import Scaler, fit_scaler, scale_calendar, scale_statics
 
@@ -43,6 +45,44 @@ class ClientData(NamedTuple):
     """() how many of them are real."""
 
 
+class Origins(Sequence[np.ndarray]):
+    """The origins (windows,) of each client, in order of time.
+
+    They are kept as the runs that they consist of: of a client without gaps there is one.
+    """
+
+    def __init__(self, rows: Iterable[np.ndarray] = ()) -> None:
+        self._runs: list[tuple[np.ndarray, np.ndarray]] = []
+        for row in rows:
+            self.append(row)
+
+    def append(self, row: np.ndarray) -> None:
+        """Add a client."""
+        first = np.flatnonzero(np.diff(row, prepend=-2) != 1)
+        self._runs.append((row[first].astype(np.int64), np.diff(first, append=len(row))))
+
+    def take(self, clients: Iterable[int]) -> "Origins":
+        """The origins of some clients, in the order given."""
+        taken = Origins()
+        taken._runs = [self._runs[c] for c in clients]
+        return taken
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """(clients,) how many each client has; asked when all are there."""
+        return np.array([lengths.sum() for _, lengths in self._runs], np.int64)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getitem__(self, client: Any) -> Any:
+        if isinstance(client, slice):
+            return [self[c] for c in range(len(self))[client]]
+        begins, lengths = self._runs[client]
+        ends = np.cumsum(lengths)
+        return np.arange(lengths.sum()) + np.repeat(begins - (ends - lengths), lengths)
+
+
 @dataclass(frozen=True)
 class Task:
     """What a federation knows of its data: series, windows and scalers of the clients that take part."""
@@ -62,7 +102,7 @@ class Task:
     """(clients, statics) scaled."""
     bounds: np.ndarray
     """(clients, 4) begin of training, validation and test part, and the end."""
-    origins: dict[str, tuple[np.ndarray, ...]]
+    origins: dict[str, Origins]
     """For each part, the origins of each client."""
     findings: tuple[Finding, ...]
     """What the data doctor found."""
@@ -84,7 +124,11 @@ class Task:
     @property
     def num_windows(self) -> np.ndarray:
         """(clients,) training windows."""
-        return np.array([len(origins) for origins in self.origins["train"]])
+        return self.origins["train"].counts
+
+    def each_client(self) -> Iterator[int]:
+        """The row of each client in turn; arrays in files take no more memory than some clients' rows."""
+        return forgetting(range(self.panel.num_clients), self.series, self.panel.load, self.panel.covariates)
 
 
 def gather(data: ClientData, origins: "jax.Array", lookback: int, horizon: int) -> tuple["jax.Array", "jax.Array"]:
@@ -111,43 +155,45 @@ class _Cut(NamedTuple):
     """Why it cannot take part."""
 
 
-def make_task(panel: Panel, config: Config, findings: Iterable[Finding] = ()) -> Task:
+def make_task(panel: Panel, config: Config, findings: Iterable[Finding] = (), scratch: Scratch | None = None) -> Task:
     """Split, scale and window a panel; clients that cannot take part are left out and named.
 
     `findings` are those about the data so far; the task carries them on.
     """
+    scratch = scratch or Scratch()
     lookback, horizon, _ = _lengths(panel, config)
-    filled = np.full_like(panel.load, np.nan)
-    cuts, rows = [], []
+    series = scratch.empty((panel.num_clients, panel.num_times, 1 + len(panel.covariate_names)))
+    rows: list[int] = []
+    bounds, scalers = [], []
+    origins = {part: Origins() for part in PARTS}
     new: list[Finding] = []
-    for row in range(panel.num_clients):
+    for row in forgetting(range(panel.num_clients), panel.load, panel.covariates, series):
         cut = _cut(panel, row, config)
         if cut.finding:
             new.append(cut.finding)
             continue
-        filled[row] = cut.filled
+        train = slice(*cut.bounds[:2])
+        scalers.append(fit_scaler(panel.load[row, train], panel.covariates[row, train]))
+        _scale_series(series[len(rows)], cut.filled, panel.covariates[row], scalers[-1])
         rows.append(row)
-        cuts.append(cut._replace(filled=filled[row]))
+        bounds.append(cut.bounds)
+        for part in PARTS:
+            origins[part].append(cut.origins[part])
     if not rows:
         raise BadInput(f"no client can take part ({len(new)} refused); {new[0]}")
-    kept = panel if len(rows) == panel.num_clients else panel.take(rows)
-    filled = filled[rows] if len(rows) < panel.num_clients else filled
-    scalers = [
-        fit_scaler(kept.load[row, slice(*cut.bounds[:2])], kept.covariates[row, slice(*cut.bounds[:2])])
-        for row, cut in enumerate(cuts)
-    ]
+    kept = panel if len(rows) == panel.num_clients else panel.take(rows, scratch)
     zone_of_client, time_of_day, weekday = local_calendar(kept)
     return Task(
         panel=kept,
         lookback=lookback,
         horizon=horizon,
         scalers=tuple(scalers),
-        series=_scale_series(kept, filled, scalers),
+        series=series[: len(rows)],
         calendar=scale_calendar(time_of_day, weekday, kept.steps_per_day),
         zone_of_client=zone_of_client,
         statics=scale_statics(kept.statics),
-        bounds=np.array([cut.bounds for cut in cuts]),
-        origins={part: tuple(cut.origins[part] for cut in cuts) for part in PARTS},
+        bounds=np.array(bounds),
+        origins=origins,
         findings=(*findings, *new),
     )
 
@@ -188,8 +234,9 @@ def stack_clients(tasks: Sequence[Task]) -> ClientData:
     origins, counts = pad_origins([origins for task in tasks for origins in task.origins["train"]])
     first_zone = np.cumsum([0, *(len(task.calendar) for task in tasks)])
     zones = [first + task.zone_of_client for first, task in zip(first_zone, tasks, strict=False)]
+    series = [_lengthened(task.series, num_times) for task in tasks]
     return ClientData(
-        series=np.concatenate([_lengthened(task.series, num_times) for task in tasks]),
+        series=np.concatenate(series) if len(series) > 1 else series[0],
         calendar=np.concatenate([_lengthened(task.calendar, num_times) for task in tasks]),
         zone=np.concatenate(zones).astype(np.int32),
         statics=np.concatenate([task.statics for task in tasks]),
@@ -204,11 +251,14 @@ def _lengthened(rows: np.ndarray, num_times: int) -> np.ndarray:
     return np.pad(rows, [(0, 0), (0, missing), (0, 0)]) if missing else rows
 
 
-def pad_origins(origins: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def pad_origins(origins: Sequence[np.ndarray], width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Origins of several clients as one array (clients, windows), padded with each client's last, and the counts."""
     counts = np.array([len(row) for row in origins], np.int32)
-    padded = np.stack([np.pad(row, (0, counts.max() - len(row)), mode="edge") for row in origins])
-    return padded.astype(np.int32), counts
+    padded = np.empty((len(counts), width or counts.max()), np.int32)
+    for k, (row, count) in enumerate(zip(origins, counts, strict=True)):
+        padded[k, :count] = row
+        padded[k, count:] = row[-1]
+    return padded, counts
 
 
 def fill_short_gaps(load: np.ndarray, max_gap: int) -> np.ndarray:
@@ -261,12 +311,11 @@ def find_origins(
     return found
 
 
-def _scale_series(panel: Panel, filled: np.ndarray, scalers: Sequence[Scaler]) -> np.ndarray:
-    series = np.empty((panel.num_clients, panel.num_times, 1 + len(panel.covariate_names)), np.float32)
-    for row, scaler in enumerate(scalers):
-        series[row, :, 0] = scaler.scale_load(filled[row])
-        series[row, :, 1:] = scaler.scale_covariates(panel.covariates[row])
-    return np.nan_to_num(series, copy=False)  # an unknown covariate is an average one
+def _scale_series(series: np.ndarray, filled: np.ndarray, covariates: np.ndarray, scaler: Scaler) -> None:
+    """Fill in a client's scaled series (time, 1 + covariates)."""
+    series[:, 0] = scaler.scale_load(filled)
+    series[:, 1:] = scaler.scale_covariates(covariates)
+    np.nan_to_num(series, copy=False)  # an unknown covariate is an average one
 
 
 def _why_refused(

@@ -1,0 +1,230 @@
+"""`plfl bench`: all systems do the same work, and what cannot be measured is said."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from plfl.bench import environments, run
+from plfl.bench.environments import find_python, requirements
+from plfl.bench.options import PEERS, SYSTEMS, Options, days_for, make_options
+from plfl.bench.page import make_page
+from plfl.bench.run import Bench, check_losses, pinned_to, run_bench, usable_cores
+from plfl.bench.work import count_flop, make_work, save_work
+from plfl.errors import BadInput, RunFailed
+from plfl.federation import Federation
+from plfl.terminal import print_bench
+
+SCRIPTS = Path(run.__file__).parent / "peers"
+OURS = {
+    "rates": [900.0, 1000.0],
+    "warmup_seconds": 1.5,
+    "how": "2 cores",
+    "peak_bytes": 300_000_000,
+    "days": 365,
+    "num_params": 60276,
+    "flop_per_client_step": 9_208_800,
+    "local_steps": 125,
+    "platform": "cpu",
+    "device_kind": "cpu",
+    "check_losses": [0.8, 0.7],
+    "versions": {"jax": "0"},
+}
+PEER = {key: OURS[key] for key in ("warmup_seconds", "how", "check_losses", "versions")} | {"rates": [40.0, 50.0]}
+
+
+@pytest.fixture
+def no_processes(monkeypatch):
+    """Answers without measuring: ours 1,000, PyTorch 50 client-steps/s, Flower cannot be installed."""
+
+    def ask(self, module, request, cores):
+        return {"jax": 9_208_800 * 2000.0, "numpy": 1.0} if module == "limit" else OURS | {"days": request["clients"]}
+
+    def find(peer, tell):
+        if peer == "flower":
+            raise RunFailed("cannot install flwr: no network")
+        return Path(sys.executable)
+
+    monkeypatch.setattr(Bench, "_ask", ask)
+    monkeypatch.setattr(run, "find_python", find)
+    monkeypatch.setattr(run, "_call", lambda command, environment, cores: PEER)
+
+
+def test_flop_of_a_client_step_are_those_counted_by_hand():
+    forward = 12 * (8 + 25) * 100 + 300 * 150 + 150 * 75 + 75  # multiplications for one window
+    config, task = make_work(1)
+    assert count_flop(config, task) == 3 * 16 * 2 * forward
+
+
+def test_peers_are_standalone_programs():
+    own = {path.stem for path in SCRIPTS.glob("*.py")}
+    assert {name for name, system in SYSTEMS.items() if system.peer} <= own
+    for path in SCRIPTS.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in (name.split(".")[0] for name in names):
+                assert name in own | {"torch", "flwr", "numpy"} | set(sys.stdlib_module_names), (path, name)
+
+
+def test_what_a_peer_needs_is_what_the_extra_bench_asks_for():
+    assert [text[:5] for text in requirements("torch")] == ["numpy", "torch"]
+    assert [text[:5] for text in requirements("flower")] == ["flwr[", "numpy", "torch"]
+
+
+@pytest.mark.e2e
+def test_a_peer_that_cannot_be_installed_says_why(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLFL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(environments, "requirements", lambda peer: [f"no-such-package @ file://{tmp_path}/none.whl"])
+    monkeypatch.setitem(environments.PACKAGES, "torch", ("no_such_package",))
+    with pytest.raises(RunFailed, match=r"cannot install no-such-package.*: ERROR"):
+        find_python("torch")
+    assert not [path for path in (tmp_path / "plfl" / "bench").iterdir() if path.is_dir()]
+
+
+def test_a_peer_in_this_interpreter_is_used_where_it_is(monkeypatch):
+    monkeypatch.setitem(environments.PACKAGES, "torch", ("json",))
+    assert find_python("torch") == Path(sys.executable)
+
+
+def test_a_peer_that_does_other_work_is_refused():
+    check_losses([0.5, 0.40009], [0.5, 0.4])
+    for other in ([0.5, 0.4002], [0.5], [0.5, float("nan")]):
+        with pytest.raises(RunFailed, match=r"it does other work: its losses are 0\.5"):
+            check_losses(other, [0.5, 0.4])
+
+
+def test_what_is_not_measured_says_why_and_the_rest_goes_on(no_processes, tmp_path, capsys):
+    result = run_bench(Options(clients=(12, 120)), tmp_path / "bench")
+    assert result["client_steps_per_second"] == {
+        "plfl": 1000.0,
+        "torch_loop": 50.0,
+        "torch_stacked": 50.0,
+        "flower": None,
+    }
+    assert (result["ratio_vs_torch_loop"], result["ratio_vs_flower"]) == (20.0, None)
+    assert result["roofline_fraction"] == 0.5
+    assert json.loads((tmp_path / "bench" / "result.json").read_text()) == result
+    print_bench(result, tmp_path / "bench")
+    assert "Flower on Ray was not measured: cannot install flwr: no network" in capsys.readouterr().out
+
+
+def test_progress_ends_when_all_is_measured(no_processes, tmp_path):
+    seen = []
+    run_bench(Options(clients=(12, 120), peers=("torch",)), tmp_path / "bench", seen.append)
+    assert [progress.num_done for progress in seen] == sorted(progress.num_done for progress in seen)
+    assert {progress.num_all for progress in seen} == {8}
+
+
+def test_the_page_shows_every_system_and_needs_no_network(no_processes, tmp_path):
+    run_bench(Options(clients=(12, 120)), tmp_path / "bench")
+    page = (tmp_path / "bench" / "report.html").read_text()
+    for words in (
+        "PyTorch loop",
+        "20.0 x",
+        "not measured: cannot install flwr: no network",
+        "50% of that",
+        "9.21 MFLOP",
+    ):
+        assert words in page
+    assert "With 120 clients each has 120 days of data" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_busy_machine_is_named(no_processes, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 0.0, 0.0))
+    print_bench(run_bench(Options(), tmp_path / "bench"), tmp_path / "bench")
+    assert "Other programs were at work (load 3.0" in capsys.readouterr().out
+    assert "Other programs were at work (load 3.0" in (tmp_path / "bench" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("sweep", "num_points"), [("clients", 4), ("cores", 2)])
+def test_a_sweep_measures_ours_alone(sweep, num_points, no_processes, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "usable_cores", lambda: {0, 1})
+    result = run_bench(Options(sweep=sweep), tmp_path / "bench")
+    assert [len(point["systems"]) for point in result["points"]] == [1] * num_points
+    assert f"client-steps/s against {sweep}" in make_page(result)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"clients": "12;120"}, "--clients '12;120' is no list of numbers; write --clients 12,120"),
+        ({"clients": "0"}, "--clients counts from 1"),
+        ({"peers": "pytorch"}, "unknown peer 'pytorch'; known peers: torch, flower"),
+        ({"sweep": "rounds"}, "unknown sweep 'rounds'; known sweeps: clients, cores"),
+        ({"device": "tpu"}, "unknown device 'tpu'; write --device auto, cpu or gpu"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(words, message):
+    with pytest.raises(BadInput, match=message):
+        make_options(**words)
+
+
+def test_more_cores_than_there_are_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="this process may use"):
+        run_bench(Options(cores=10_000), tmp_path / "bench")
+    assert not (tmp_path / "bench").exists()
+
+
+def test_defaults_are_those_of_the_options():
+    assert make_options(clients=None, peers=None, cores=None) == Options()
+    assert make_options(peers="") == Options(peers=())
+    assert Options().peers == PEERS
+
+
+def test_a_year_of_data_unless_there_are_very_many_clients():
+    assert [days_for(num) for num in (1, 12, 120, 12_000, 1_000_000)] == [365, 365, 365, 16, 14]
+
+
+def test_processes_run_on_the_cores_they_are_given():
+    before = usable_cores()
+    with pinned_to({min(before)}):
+        assert run._call([sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"], {}, before) == len(
+            before
+        )
+        assert usable_cores() == {min(before)}
+    assert usable_cores() == before
+
+
+def test_a_program_that_fails_is_said_in_its_own_words():
+    program = "raise SystemExit('this PyTorch cannot use the GPU')"
+    with pytest.raises(RunFailed, match="this PyTorch cannot use the GPU"):
+        run._call([sys.executable, "-c", program], dict(os.environ), usable_cores())
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", [name for name, system in SYSTEMS.items() if system.peer])
+def test_a_peer_does_the_same_work_as_our_engine(name, tmp_path):
+    peer = SYSTEMS[name].peer
+    try:
+        python = find_python(peer, may_make=peer == "torch")
+    except RunFailed as error:
+        pytest.skip(str(error))
+    config, task = make_work(2, local_steps=2)
+    devices = jax.devices()[:2]
+    measurement = {"cores": 1, "rounds": 1, "max_seconds": 1}
+    losses = save_work(tmp_path, Federation(config, task, None, devices), devices, measurement)
+    command = [python, SCRIPTS / f"{name}.py", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, env=run._environment(python, 1))
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    check_losses(answer["check_losses"], losses)
+    assert losses[1] < losses[0]
+    assert answer["rates"][0] > 0
+
+
+@pytest.mark.e2e
+def test_the_command_measures_on_this_machine(tmp_path):
+    command = [sys.executable, "-m", "plfl", "bench", "--clients", "2", "--no-peers", "--rounds", "1", "--json"]
+    done = subprocess.run([*command, "--cores", "1"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["client_steps_per_second"]["plfl"] > 0
+    assert 0 < result["roofline_fraction"] < 1
+    assert (tmp_path / result["folder"] / "report.html").exists()
