@@ -45,6 +45,7 @@ except ModuleNotFoundError:  # a machine with jax alone: the package without its
     sys.modules["plfl"] = bare
 
 import dense_pallas  # noqa: E402
+
 from plfl.forecast import lstm as xla  # noqa: E402
 from plfl.forecast import lstm_gpu as pallas  # noqa: E402
 

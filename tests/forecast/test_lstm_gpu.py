@@ -113,7 +113,7 @@ def test_the_inputs_gradient_is_a_third_kernel_where_somebody_asks():
 @ignore_deprecation
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (24, 5, 33, 21), (24, 32, 64, 100)])
 def test_all_supported_sizes_lower_for_cuda(sizes):
-    time, features, hidden, batch = sizes
+    _, features, hidden, _ = sizes
     assert is_supported(hidden, features)
     arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes_of(*sizes)]
     assert operations_that_count(lower_for_cuda(partial(states_and_gradients, lstm), *arguments))[KERNEL] == 3

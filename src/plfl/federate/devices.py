@@ -15,6 +15,7 @@ import jax
 
 from plfl.errors import BadInput
 from plfl.federate import processes
+from plfl.native import library
 from plfl.storage import cache_folder, processor
 
 log = logging.getLogger("plfl")
@@ -27,6 +28,7 @@ def prepare(
     wanted = cores or processes.share_of_cores(_affinity(), usable_cores())
     _set_before_first_use(wanted, deterministic)
     _use_compilation_cache()
+    library.begin()
     if processes.WORLD.size > 1:
         device = _connect(device)
     gpus = _gpus() if device != "cpu" else []

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
@@ -29,12 +30,23 @@ TARGETS = (
 _FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared")
 _FOR_THIS_PROCESSOR = (("-march=native",), ("-mcpu=native",), ())
 """What compilers call it; the first that works is taken."""
+_lock = threading.Lock()
 log = logging.getLogger("plfl")
 
 
-@cache
+def begin() -> None:
+    """Compile and load the kernels meanwhile, so that the first question need not wait."""
+    threading.Thread(target=is_available, daemon=True).start()
+
+
 def is_available() -> bool:
     """Whether the kernels can be called; the first question compiles and loads them."""
+    with _lock:
+        return _load()
+
+
+@cache
+def _load() -> bool:
     if os.environ.get("PLFL_NATIVE", "1") == "0":
         return False
     try:
