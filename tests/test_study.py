@@ -183,6 +183,13 @@ def test_a_study_that_was_stopped_is_resumed_to_the_same_results(finished, tmp_p
 
 
 @pytest.mark.e2e
+def test_stacks_that_are_compiled_ahead_give_the_same_results(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr("plfl.study._Job._num_ahead", lambda self, chunks: 3)
+    ahead = run_study(small_study(baselines=["ridge"]), tmp_path / "ahead")
+    assert read(ahead) == read(finished)
+
+
+@pytest.mark.e2e
 def test_a_study_never_overwrites(finished):
     with pytest.raises(BadInput, match="exists and is not empty"):
         run_study(small_study(), finished)

@@ -350,14 +350,10 @@ class _Job:
             size = max(1, _MAX_ROWS // clients)
             yield from (group[k : k + size] for k in range(0, len(group), size))
 
-    def _prepared(self, chunks: Sequence[list[Run]]) -> Iterator["_Prepared"]:
-        """The stacks in order, compiled; on a GPU the next ones are compiled on the cores while one trains."""
-        if self.devices[0].platform == "cpu":
-            yield from map(self._prepare, chunks)
-            return
-        rows = max((sum(self.tasks[run.source].panel.num_clients for run in chunk) for chunk in chunks), default=1)
-        num_ahead = max(1, min(usable_cores(), _MAX_ROWS // rows))
-        pool = ThreadPoolExecutor(num_ahead)
+    def _prepared(self, chunks: Sequence[list[Run]]) -> Iterator[_Prepared]:
+        """The stacks in order, compiled; some of the next ones meanwhile."""
+        num_ahead = self._num_ahead(chunks)
+        pool = ThreadPoolExecutor(num_ahead + 1)
         try:
             ahead = deque(pool.submit(self._prepare, chunk) for chunk in chunks[:num_ahead])
             for k in range(len(chunks)):
@@ -367,7 +363,14 @@ class _Job:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _prepare(self, chunk: list[Run]) -> "_Prepared":
+    def _num_ahead(self, chunks: Sequence[list[Run]]) -> int:
+        """How many stacks are compiled on the cores while one trains: none where the cores train."""
+        if self.devices[0].platform == "cpu" or not chunks:
+            return 0
+        rows = max(sum(self.tasks[run.source].panel.num_clients for run in chunk) for chunk in chunks)
+        return min(usable_cores(), _MAX_ROWS // rows)
+
+    def _prepare(self, chunk: list[Run]) -> _Prepared:
         plans = [make_plan(run.config, self.tasks[run.source]) for run in chunk]
         first = plans[0]
         stack = Stack(
@@ -382,7 +385,7 @@ class _Job:
         stack.compile(state)
         return _Prepared(chunk, plans, stack, state)
 
-    def _train(self, prepared: "_Prepared", is_stopped: Callable[[], bool]) -> list[dict[str, Any]]:
+    def _train(self, prepared: _Prepared, is_stopped: Callable[[], bool]) -> list[dict[str, Any]]:
         chunk, plans, stack, state = prepared
         config = chunk[0].config
         curves: list[list[dict[str, float | None]]] = [[] for _ in chunk]

@@ -44,7 +44,9 @@ class Options:
     cores: int | None = None
     """CPU cores for every system; all that this process may use when left out."""
     rounds: int = 5
-    """Measured rounds, of which the best counts."""
+    """Measured rounds at least, of which the best counts."""
+    min_seconds: float = 5.0
+    """Every system, and the limit, is measured for so long at least: a short round meets other programs by chance."""
     max_seconds: float = 60.0
     """No further round is begun after so long; one is always measured."""
 

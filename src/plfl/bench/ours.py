@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from plfl.bench.peers.given import goes_on
 from plfl.bench.work import count_flop, make_work, save_work
 from plfl.federate.devices import prepare
 from plfl.federation import Federation
@@ -21,7 +22,7 @@ from plfl.federation import Federation
 def measure_ours(request: dict[str, Any]) -> dict[str, Any]:
     """Client-steps/s of several rounds, and what others need to do the same."""
     begun = time.perf_counter()
-    measurement = {key: request[key] for key in ("cores", "rounds", "max_seconds")}
+    measurement = {key: request[key] for key in ("cores", "rounds", "min_seconds", "max_seconds")}
     config, task = make_work(request["clients"], device=request["device"], cores=request["cores"])
     devices = prepare(request["device"], request["cores"])
     federation = Federation(config, task, None, devices)
@@ -30,7 +31,7 @@ def measure_ours(request: dict[str, Any]) -> dict[str, Any]:
     warmup = time.perf_counter() - loaded
     rates: list[float] = []
     measuring = time.perf_counter()
-    while len(rates) < request["rounds"] and (not rates or time.perf_counter() - measuring < request["max_seconds"]):
+    while goes_on(request, len(rates), time.perf_counter() - measuring):
         before = time.perf_counter()
         state = jax.block_until_ready(federation.engine.run_round(state, len(rates) + 2)[0].state)
         rates.append(request["clients"] * config.local_steps / (time.perf_counter() - before))

@@ -2,6 +2,7 @@
 
 from html import escape
 from math import log10
+from statistics import median
 from typing import Any
 
 from plfl.bench.options import YEAR
@@ -9,7 +10,7 @@ from plfl.report.charts import amount_chart, line_chart
 from plfl.report.files import fill
 from plfl.report.tables import Cell, amount, duration, table
 
-_HEAD = ["system", "client-steps/s", "ours is", "warm-up", "with", "rounds (client-steps/s)", "versions"]
+_HEAD = ["system", "client-steps/s", "ours is", "warm-up", "with", "rounds", "versions"]
 _SWEEP_HEAD = ["clients", "cores", "client-steps/s", "µs per client-step", "of the limit", "peak memory", "days each"]
 
 _BUSY = 0.5
@@ -94,7 +95,7 @@ def _systems_table(point: dict[str, Any]) -> str:
                 f"{one['ratio']:,.1f} x" if one["ratio"] else "–",
                 duration(one["warmup_seconds"]) if is_measured else "–",
                 Cell(one.get("how", "–"), kind="text"),
-                ", ".join(f"{rate:,.0f}" for rate in one.get("rates", [])) or "–",
+                f"{len(one['rates'])}, median {median(one['rates']):,.0f}" if one.get("rates") else "–",
                 Cell(versions or "–", kind="text"),
             ]
         )

@@ -59,7 +59,8 @@ class Bench:
             point = self._measure(num_clients, cores)
             if cores not in limits:
                 self._show("products of matrices", [])
-                limits[cores] = self._ask("limit", {"device": point["platform"], "cores": cores}, cores)
+                request = {"device": point["platform"], "cores": cores, "min_seconds": self.options.min_seconds}
+                limits[cores] = self._ask("limit", request, cores)
             self.num_done += 1
             point["matrix_flop_per_second"] = limits[cores]
             limit = max(limits[cores].values()) / point["flop_per_client_step"]
@@ -78,6 +79,7 @@ class Bench:
                 "device": self.options.device,
                 "cores": cores,
                 "rounds": self.options.rounds,
+                "min_seconds": self.options.min_seconds,
                 "max_seconds": self.options.max_seconds,
                 "folder": name if len(self.systems) > 1 else None,
             }

@@ -64,7 +64,7 @@ INLINE V most(V x, V y) { return pick(x > y, x, y); }
 INLINE V inverse(V x) {
 #if defined(__AVX512F__)
   V y = (V)_mm512_rcp14_ps((__m512)x);
-  return y * (2 - x * y);
+  return y + y * (1 - x * y);
 #else
   return 1 / x;
 #endif
@@ -74,9 +74,8 @@ INLINE V inverse(V x) {
 INLINE V root(V x) {
   x = most(all(1e-37f), x);
 #if defined(__AVX512F__)
-  V y = (V)_mm512_rsqrt14_ps((__m512)x);
-  y = y * (1.5f - 0.5f * x * y * y);
-  return x * y;
+  V y = (V)_mm512_rsqrt14_ps((__m512)x), a = x * y; /* and a Newton step */
+  return a + 0.5f * a * (1 - a * y);
 #elif defined(__AVX__)
   return (V)_mm256_sqrt_ps((__m256)x);
 #else
@@ -412,13 +411,15 @@ static XLA_FFI_Error *run_lstm_backward(XLA_FFI_CallFrame *frame) {
 typedef struct { float keep_m, add_m, keep_v, add_v, step, bias_v, eps; } Numbers;
 
 /* (numbers, params..., m..., v..., gradients...) -> (params..., m..., v...); for AMSGrad v is followed by the running
-   maximum of its corrected value. */
+   maximum of its corrected value. Adam's own correction of v is taken out of the root: step / (sqrt(c v) + eps) is
+   (step / sqrt(c)) / (sqrt(v) + eps / sqrt(c)). */
 static XLA_FFI_Error *run_adam(XLA_FFI_CallFrame *frame, const int is_ams) {
   int kinds = is_ams ? 5 : 4, num = (int)(frame->args.size - 1) / kinds;
   XLA_FFI_Buffer *numbers = argument(frame, 0);
   int64_t num_clients = count(numbers, 1);
   for (int64_t n = 0; n < num_clients; n++) {
     const Numbers s = ((Numbers *)floats(numbers))[n];
+    const float outside = is_ams ? 1 : sqrtf(s.bias_v), step = s.step / outside, eps = s.eps / outside;
     for (int k = 0; k < num; k++) {
       int64_t size = count(argument(frame, 1 + k), 0) / num_clients, at = n * size;
       const float *from[5];
@@ -429,14 +430,12 @@ static XLA_FFI_Error *run_adam(XLA_FFI_CallFrame *frame, const int is_ams) {
         int left = size - i < LANES ? (int)(size - i) : LANES;
         V g = load_some(from[kinds - 1] + i, left);
         V m = s.keep_m * load_some(from[1] + i, left) + s.add_m * g;
-        V v = s.keep_v * load_some(from[2] + i, left) + s.add_v * g * g;
-        V corrected = v * s.bias_v;
+        V v = s.keep_v * load_some(from[2] + i, left) + s.add_v * g * g, top = v;
         if (is_ams) {
-          corrected = most(load_some(from[3] + i, left), corrected);
-          store_some(to[3] + i, corrected, left);
+          top = most(load_some(from[3] + i, left), v * s.bias_v);
+          store_some(to[3] + i, top, left);
         }
-        V denominator = least(all(1e30f), root(corrected)) + s.eps;
-        store_some(to[0] + i, load_some(from[0] + i, left) + s.step * m * inverse(denominator), left);
+        store_some(to[0] + i, load_some(from[0] + i, left) + step * m * inverse(root(top) + eps), left);
         store_some(to[1] + i, m, left);
         store_some(to[2] + i, v, left);
       }

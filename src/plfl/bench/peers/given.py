@@ -60,14 +60,20 @@ def _part(found: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
 
 
 def measure(sizes: dict[str, Any], run_round: Callable[[], object]) -> list[float]:
-    """Client-steps/s of several rounds; fewer, but at least one, where a round takes long."""
+    """Client-steps/s of several rounds: fewer, but at least one, where a round takes long, more where it is short."""
     rates: list[float] = []
     begun = time.perf_counter()
-    while len(rates) < sizes["rounds"] and (not rates or time.perf_counter() - begun < sizes["max_seconds"]):
+    while goes_on(sizes, len(rates), time.perf_counter() - begun):
         before = time.perf_counter()
         run_round()
         rates.append(sizes["clients"] * sizes["local_steps"] / (time.perf_counter() - before))
     return rates
+
+
+def goes_on(sizes: dict[str, Any], num_rounds: int, seconds: float) -> bool:
+    """Whether another round is to be measured."""
+    is_enough = num_rounds >= sizes["rounds"] and seconds >= sizes["min_seconds"]
+    return num_rounds == 0 or (not is_enough and seconds < sizes["max_seconds"])
 
 
 def shorten(sizes: dict[str, Any], rate: float, share: float = 1.0) -> dict[str, Any]:
