@@ -168,7 +168,7 @@ class Stack:
             self._broadcast(state), state.clients, data, keys, client_settings, cohort, round_index, num_asked=num_asked
         )
         weights = jnp.asarray(data.num_windows, jnp.float32)
-        together = jax.vmap(self._join)(updates)
+        together = self._join(updates)
         gathered = jax.lax.with_sharding_constraint((together, weights, cohort, losses), self.rows.whole)
         answers = Answers(clients, *gathered)
         servers, verdicts = [], []
@@ -200,18 +200,23 @@ class Stack:
         for block, server in zip(self.blocks, state.servers, strict=True):
             of_member = jax.vmap(SERVER_OPTIMIZERS[block.server]().broadcast, in_axes=(None, 0))
             sent.append(jax.vmap(of_member, in_axes=(0, None))(server, jnp.arange(block.num_clients)))
-        named = jax.vmap(self.name_shared)(self._concatenate(sent))
+        named = self.name_shared(self._concatenate(sent))
         return jax.lax.with_sharding_constraint(named, self.rows.sharded)
 
     def _join(self, params: Params) -> Params:
-        """The shared ones of named params as one row."""
-        return {_ALL: jnp.concatenate([params[name].ravel() for name in self.shapes])} if self.shapes else {}
+        """The shared ones of named params as one row, for any number of leading axes."""
+        flat = [
+            params[name].reshape(*params[name].shape[: params[name].ndim - len(shape)], -1)
+            for name, shape in self.shapes.items()
+        ]
+        return {_ALL: jnp.concatenate(flat, axis=-1)} if flat else {}
 
     def name_shared(self, joined: Params) -> Params:
         """What `_join` put together."""
         found, at = {}, 0
         for name, shape in self.shapes.items():
-            found[name] = joined[_ALL][at : at + prod(shape)].reshape(shape)
+            part = joined[_ALL][..., at : at + prod(shape)]
+            found[name] = part.reshape(*part.shape[:-1], *shape)
             at += prod(shape)
         return found
 
