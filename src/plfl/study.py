@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import jax
@@ -301,6 +302,7 @@ class _Job:
         self.num_steps = sum(self._steps(run) for run in runs)
         self.steps_done, self.num_done = 0, 0
         self.trained_steps, self.trained_seconds = 0, 0.0
+        self.lock = Lock()
 
     def go(self) -> list[dict[str, Any]]:
         """All runs, in the order of the study."""
@@ -381,7 +383,8 @@ class _Job:
             limits=first.limits,
             is_weighted=first.is_weighted,
         )
-        state = stack.init()
+        with self.lock:  # all stacks begin with the same small programs: let one compile them, and the others find them
+            state = stack.init()
         stack.compile(state)
         return _Prepared(chunk, plans, stack, state)
 
