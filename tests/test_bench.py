@@ -208,7 +208,7 @@ def test_a_peer_does_the_same_work_as_our_engine(name, tmp_path):
         pytest.skip(str(error))
     config, task = make_work(2, local_steps=2)
     devices = jax.devices()[:2]
-    measurement = {"cores": 1, "rounds": 1, "min_seconds": 0, "max_seconds": 1}
+    measurement = {"cores": 1, "rounds": 1, "min_seconds": 0, "max_seconds": 1, "is_fused": True}
     losses = save_work(tmp_path, Federation(config, task, None, devices), devices, measurement)
     command = [python, SCRIPTS / f"{name}.py", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, env=run._environment(python, 1))

@@ -240,7 +240,18 @@ def test_the_command_line_is_frozen():
         "study": ["--data", "--json", "--out", "--quick", "--resume", "--seeds", "--set"],
         "check": ["--explain", "--json", "--set"],
         "bench": [
-            *("--clients", "--cores", "--device", "--json", "--no-peers", "--out", "--peers", "--rounds", "--sweep"),
+            *(
+                "--clients",
+                "--cores",
+                "--device",
+                "--fused",
+                "--json",
+                "--no-peers",
+                "--out",
+                "--peers",
+                "--rounds",
+                "--sweep",
+            ),
         ],
         "data list": ["--json"],
         "data fetch": sorted(

@@ -1,5 +1,9 @@
-"""Pictures of a study's page for the documents: `python tools/pictures.py STUDY_FOLDER` (needs Debian's chromium)."""
+"""Pictures of report pages for the documents: `python tools/pictures.py FOLDER...` (needs Debian's chromium).
 
+A folder is that of a study, or of a benchmark (`plfl bench`, with or without a sweep).
+"""
+
+import json
 import sys
 from pathlib import Path
 
@@ -12,23 +16,35 @@ PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
 
 def main() -> None:
-    """The headline, and the heat maps."""
+    """The pictures of each folder."""
     options = Options()
     options.binary_location = "/usr/bin/chromium"
     for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1000,900"):
         options.add_argument(argument)
     browser = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
     try:
-        browser.get((Path(sys.argv[1]).resolve() / "report.html").as_uri())
-        browser.execute_script("for (const d of document.querySelectorAll('details')) d.style.display = 'none'")
-        sections = browser.find_elements(By.CSS_SELECTOR, "main > section, body > section, section")
-        titles = {section.text.split("\n")[0]: section for section in sections}
-        height = browser.execute_script("return document.body.scrollHeight")
-        browser.set_window_size(1000, height)
-        browser.find_element(By.TAG_NAME, "header").screenshot(str(PICTURES / "study.png"))
-        titles["MASE by optimizer pair and personalization"].screenshot(str(PICTURES / "heatmaps.png"))
+        for name in sys.argv[1:]:
+            folder = Path(name).resolve()
+            result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            browser.get((folder / "report.html").as_uri())
+            browser.set_window_size(1000, browser.execute_script("return document.body.scrollHeight"))
+            if "study" in result:
+                take_study(browser)
+            else:
+                chart = browser.find_element(By.CSS_SELECTOR, "main > section svg")
+                chart.screenshot(str(PICTURES / f"bench-{result['sweep'] or 'peers'}.png"))
     finally:
         browser.quit()
+
+
+def take_study(browser: webdriver.Chrome) -> None:
+    """The headline, and the heat maps."""
+    browser.execute_script("for (const d of document.querySelectorAll('details')) d.style.display = 'none'")
+    sections = browser.find_elements(By.CSS_SELECTOR, "main > section, body > section, section")
+    titles = {section.text.split("\n")[0]: section for section in sections}
+    browser.set_window_size(1000, browser.execute_script("return document.body.scrollHeight"))
+    browser.find_element(By.TAG_NAME, "header").screenshot(str(PICTURES / "study.png"))
+    titles["MASE by optimizer pair and personalization"].screenshot(str(PICTURES / "heatmaps.png"))
 
 
 if __name__ == "__main__":

@@ -299,6 +299,9 @@ def bench(
     peers: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="Other systems: torch, flower; all if left out.")
     ] = None,
+    is_fused: Annotated[
+        bool, typer.Option("--fused", help="Let the others use PyTorch's fused Adam instead of its default.")
+    ] = False,
     has_no_peers: Annotated[bool, typer.Option("--no-peers", help="Measure plfl alone.")] = False,
     sweep: Annotated[str | None, typer.Option(help="plfl alone, over `clients` or over `cores` from 1.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or gpu, for every system; auto if left out.")] = None,
@@ -323,7 +326,13 @@ def bench(
     if has_no_peers and peers:
         raise BadInput("--peers and --no-peers contradict each other; leave one out")
     options = make_options(
-        clients=clients, peers="" if has_no_peers else peers, sweep=sweep, device=device, cores=cores, rounds=rounds
+        clients=clients,
+        peers="" if has_no_peers else peers,
+        is_fused=is_fused,
+        sweep=sweep,
+        device=device,
+        cores=cores,
+        rounds=rounds,
     )
     folder = out or runfolder.unused_name("bench")
     with BenchBar() as bar:

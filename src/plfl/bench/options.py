@@ -47,6 +47,8 @@ class Options:
     """Measured rounds at least, of which the best counts."""
     min_seconds: float = 5.0
     """Every system, and the limit, is measured for so long at least: a short round meets other programs by chance."""
+    is_fused: bool = False
+    """Whether peers use PyTorch's fused Adam instead of its default."""
     max_seconds: float = 60.0
     """No further round is begun after so long; one is always measured."""
 

@@ -22,7 +22,7 @@ from plfl.federation import Federation
 def measure_ours(request: dict[str, Any]) -> dict[str, Any]:
     """Client-steps/s of several rounds, and what others need to do the same."""
     begun = time.perf_counter()
-    measurement = {key: request[key] for key in ("cores", "rounds", "min_seconds", "max_seconds")}
+    measurement = {key: request[key] for key in ("cores", "rounds", "min_seconds", "max_seconds", "is_fused")}
     config, task = make_work(request["clients"], device=request["device"], cores=request["cores"])
     devices = prepare(request["device"], request["cores"])
     federation = Federation(config, task, None, devices)

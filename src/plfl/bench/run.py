@@ -81,6 +81,7 @@ class Bench:
                 "rounds": self.options.rounds,
                 "min_seconds": self.options.min_seconds,
                 "max_seconds": self.options.max_seconds,
+                "is_fused": self.options.is_fused,
                 "folder": name if len(self.systems) > 1 else None,
             }
             answer = self._ask("ours", request, cores)

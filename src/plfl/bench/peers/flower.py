@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.simulation import run_simulation
-from given import TRIAL, Given, answer, measure, read_work, say_steps, shorten
+from given import TRIAL, Given, answer, measure, read_work, say_adam, say_steps, shorten
 
 _PAUSE = 0.005  # seconds
 
@@ -86,7 +86,7 @@ def main() -> None:
                 rates=measure(used, server.run_round),
                 check_losses=losses,
                 warmup_seconds=warmup,
-                how=f"{cores} process{'es' if cores > 1 else ''}{say_steps(given.sizes, used)}",
+                how=f"{cores} process{'es' if cores > 1 else ''}{say_steps(given.sizes, used)}{say_adam(given.sizes)}",
                 versions={name: version(name) for name in ("flwr", "ray", "torch")},
             )
         except Exception as error:  # noqa: BLE001 (Flower would swallow it)

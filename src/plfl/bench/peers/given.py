@@ -88,6 +88,11 @@ def say_steps(sizes: dict[str, Any], used: dict[str, Any]) -> str:
     return "" if is_whole else f", {used['local_steps']} of {sizes['local_steps']} steps a round"
 
 
+def say_adam(sizes: dict[str, Any]) -> str:
+    """Which Adam a peer used, if not the default one."""
+    return ", fused Adam" if sizes["is_fused"] else ""
+
+
 def answer(**facts: Any) -> None:
     """Say what was found, as one line of JSON."""
     sys.stdout.write(json.dumps(facts) + "\n")

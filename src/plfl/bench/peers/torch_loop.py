@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from given import TRIAL, Given, answer, measure, read_work, say_steps, shorten
+from given import TRIAL, Given, answer, measure, read_work, say_adam, say_steps, shorten
 
 TORCH_NAMES = {f"lstm.{name}": f"lstm.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
 """Names of params that differ in PyTorch."""
@@ -52,7 +52,9 @@ def pick(origins: Any, num_windows: int, sizes: dict[str, Any]) -> Any:
 def train(model: Any, features: Any, origins: Any, sizes: dict[str, Any]) -> Any:
     """Local steps on the windows with these origins (steps, batch), and the mean loss; moments start anew."""
     betas = (sizes["beta1"], sizes["beta2"])
-    optimizer = torch.optim.Adam(model.parameters(), lr=sizes["lr"], betas=betas, eps=sizes["eps"], fused=True)
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=sizes["lr"], betas=betas, eps=sizes["eps"], fused=sizes["is_fused"] or None
+    )
     lstm, mlp = model["lstm"], model["mlp"]
     times = origins[..., None] + torch.arange(1 - sizes["lookback"], 1, device=origins.device)
     total = torch.zeros((), device=features.device)
@@ -123,7 +125,7 @@ def run(federation: Any, given: Given, device: str, begun: float) -> None:
         rates=measure(used, federation.run_round),
         check_losses=losses,
         warmup_seconds=warmup,
-        how=f"{threads} thread{'s' if threads > 1 else ''}{say_steps(sizes, used)}",
+        how=f"{threads} thread{'s' if threads > 1 else ''}{say_steps(sizes, used)}{say_adam(sizes)}",
         versions={"torch": torch.__version__},
     )
 

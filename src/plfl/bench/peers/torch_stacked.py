@@ -51,7 +51,11 @@ class Federation:
     def _train(self, params: dict[str, Any], origins: Any) -> Any:
         betas = (self.sizes["beta1"], self.sizes["beta2"])
         optimizer = torch.optim.Adam(
-            params.values(), lr=self.sizes["lr"], betas=betas, eps=self.sizes["eps"], fused=True
+            params.values(),
+            lr=self.sizes["lr"],
+            betas=betas,
+            eps=self.sizes["eps"],
+            fused=self.sizes["is_fused"] or None,
         )
         rows = torch.arange(len(origins), device=self.device)
         offsets = torch.arange(1 - self.sizes["lookback"], 1, device=self.device)

@@ -1,0 +1,137 @@
+"""Where a client-step's time goes on one core, part by part, with the native kernels and with XLA's.
+
+    python benchmarks/kernels.py [--repeats 15]
+
+Each part runs in a jitted scan of 300 steps, as in training; the figure is processor time per step, best of several.
+XLA's figures come from a second process with PLFL_NATIVE=0. The last line is a large float32 product on one core: what
+the matrix work of a step would take at that rate.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plfl.bench.work import count_flop
+from plfl.data.generated import generate
+from plfl.federate.devices import prepare
+from plfl.federation import complete, make_plan
+from plfl.forecast.dense import dense
+from plfl.forecast.lstm import lstm
+from plfl.forecast.windows import ClientData, make_task, stack_clients
+from plfl.native.library import is_available
+from plfl.recipes import paper
+
+STEPS = 300
+
+
+def seconds_per_step(step: Callable[[Any, Any], Any], state: Any, along: jax.Array, repeats: int) -> float:
+    """Processor time of one step of a scan; what a step returns is the next one's state."""
+    program = jax.jit(lambda state, along: jax.lax.scan(lambda s, x: (step(s, x), None), state, along)[0])
+    compiled = program.lower(state, along).compile()
+    jax.block_until_ready(compiled(state, along))
+    best = float("inf")
+    for _ in range(repeats):
+        begun = time.process_time()
+        jax.block_until_ready(compiled(state, along))
+        best = min(best, (time.process_time() - begun) / len(along))
+    return best
+
+
+def gradient_of(layer: Callable[..., jax.Array]) -> Callable[[Any, Any], Any]:
+    """A step that differentiates a layer by all its arguments and moves them a little."""
+
+    def step(arguments: Any, _: Any) -> Any:
+        gradient = jax.grad(lambda arguments: (layer(*arguments) ** 2).sum())(arguments)
+        return jax.tree.map(lambda a, g: a - 1e-9 * g, arguments, gradient)
+
+    return step
+
+
+def measure(repeats: int) -> dict[str, float]:
+    """Microseconds by part."""
+    prepare("cpu", 1)
+    config = complete(paper(device="cpu"))
+    task = make_task(generate(1), config)
+    training = make_plan(config, task).training
+    stacked = stack_clients([task])
+    data = ClientData(
+        *(jnp.asarray(a if name == "calendar" else a[0]) for name, a in zip(stacked._fields, stacked, strict=True))
+    )
+    rng = np.random.default_rng(0)
+    origins = jnp.asarray(rng.choice(task.origins["train"][0], (STEPS, config.batch)).astype(np.int32))
+    params = training.model.init(jax.random.key(0))
+    carry = (params, training.optimizer.init(params))
+    gradient = jax.tree.map(lambda p: p * 1e-3, params)
+
+    def draw(*shape: int) -> jax.Array:
+        return jnp.asarray(rng.normal(0, 0.1, shape).astype(np.float32))
+
+    hidden, batch = config.hidden, config.batch
+    recurrent = (draw(4 * hidden, task.num_features), draw(4 * hidden, hidden), draw(4 * hidden))
+    windows = draw(task.lookback, task.num_features, batch)
+    widths = [task.lookback * hidden, *config.mlp, 1]
+    layers = [(draw(b, a), draw(b), draw(b), draw(a, batch)) for a, b in pairwise(widths)]
+
+    def cut(total: jax.Array, origins: jax.Array) -> jax.Array:
+        inputs, targets = training.cut(data, origins)
+        return total + inputs.transpose(1, 2, 0)[:, :, 0].sum() + targets.sum()
+
+    def adam(state: Any, _: Any) -> Any:
+        return training.optimizer.update(gradient, state[1], state[0], {})
+
+    parts = {"windows": (cut, jnp.float32(0)), "LSTM": (gradient_of(lstm), (*recurrent, windows))}
+    for (a, b), layer in zip(pairwise(widths), layers, strict=True):
+        parts[f"dense {a} -> {b}"] = (gradient_of(dense), layer)
+    parts["Adam"] = (adam, carry)
+    parts["whole step"] = (lambda carry, at: training.step(carry, at, data, {})[0], carry)
+    found = {name: 1e6 * seconds_per_step(step, state, origins, repeats) for name, (step, state) in parts.items()}
+    found["MFLOP"] = count_flop(config, task) / 1e6
+    return found
+
+
+def matrix_rate() -> float:
+    """GFLOP/s of NumPy's BLAS on one core, in processor time."""
+    matrix, best = np.random.default_rng(0).standard_normal((1024, 1024), np.float32), float("inf")
+    for _ in range(40):
+        begun = time.process_time()
+        matrix @ matrix
+        best = min(best, time.process_time() - begun)
+    return 2 * 1024**3 / best / 1e9
+
+
+def main() -> None:
+    """Print both columns."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--json", action="store_true", help="print this process's figures alone")
+    options = parser.parse_args()
+    found = measure(options.repeats)
+    if options.json:
+        print(json.dumps(found))
+        return
+    command = [sys.executable, __file__, "--json", "--repeats", str(options.repeats)]
+    done = subprocess.run(command, env=os.environ | {"PLFL_NATIVE": "0"}, stdout=subprocess.PIPE, check=True)
+    plain = json.loads(done.stdout)
+    print(f"{'microseconds on one core':28s}{'native' if is_available() else '(no kernels)':>12s}{'XLA':>12s}")
+    flop = found.pop("MFLOP")
+    for name, value in found.items():
+        print(f"{name:28s}{value:12.1f}{plain[name]:12.1f}")
+    rate = matrix_rate()
+    print(f"{flop:.2f} MFLOP at {rate:.0f} GFLOP/s: {1e3 * flop / rate:.1f} microseconds")
+
+
+if __name__ == "__main__":
+    main()
