@@ -31,8 +31,8 @@ def main() -> None:
             if "study" in result:
                 take_study(browser)
             else:
-                chart = browser.find_element(By.CSS_SELECTOR, "main > section svg")
-                chart.screenshot(str(PICTURES / f"bench-{result['sweep'] or 'peers'}.png"))
+                section = browser.find_element(By.CSS_SELECTOR, "main > section")
+                section.screenshot(str(PICTURES / f"bench-{result['sweep'] or 'peers'}.png"))
     finally:
         browser.quit()
 
