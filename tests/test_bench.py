@@ -203,7 +203,7 @@ def test_a_program_that_fails_is_said_in_its_own_words():
 def test_a_peer_does_the_same_work_as_our_engine(name, tmp_path):
     peer = SYSTEMS[name].peer
     try:
-        python = find_python(peer, may_make=peer == "torch")
+        python = find_python(peer)
     except RunFailed as error:
         pytest.skip(str(error))
     config, task = make_work(2, local_steps=2)

@@ -23,7 +23,7 @@ PACKAGES = {"torch": ("numpy", "torch"), "flower": ("numpy", "torch", "flwr", "r
 _INSTALL_SECONDS = 1800
 
 
-def find_python(peer: str, tell: Callable[[str], None] = lambda text: None, *, may_make: bool = True) -> Path:
+def find_python(peer: str, tell: Callable[[str], None] = lambda text: None) -> Path:
     """An interpreter that can run this kind of peer, made if there is none; `RunFailed` says why there cannot be."""
     if all(importlib.util.find_spec(name) for name in PACKAGES[peer]):
         return Path(sys.executable)
@@ -35,8 +35,6 @@ def find_python(peer: str, tell: Callable[[str], None] = lambda text: None, *, m
         with folder.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (folder / "complete").exists():
-                if not may_make:
-                    raise RunFailed(f"no environment in {folder}")
                 tell(f"installing {', '.join(wanted)} into {folder}, once")
                 _make(folder, wanted)
     except OSError as error:
