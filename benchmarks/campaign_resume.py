@@ -31,7 +31,8 @@ METHODS = [
 
 def arguments(method: list[str]) -> list[str]:
     """The command line of a run."""
-    return ["--data", "generated:6?days=30", *(word for setting in [*COMMON, *method] for word in ("--set", setting))]
+    settings = (word for setting in [*COMMON, *method] for word in ("--set", setting))
+    return ["paper", "--data", "generated:6?days=30", *settings]
 
 
 def outcome(folder: Path) -> tuple[dict[str, bytes], list[object], list[list[str]]]:

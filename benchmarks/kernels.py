@@ -30,7 +30,8 @@ from plfl.federate.devices import prepare
 from plfl.federation import complete, make_plan
 from plfl.forecast.dense import dense
 from plfl.forecast.lstm import lstm
-from plfl.forecast.windows import ClientData, make_task, stack_clients
+from plfl.forecast.views import ClientData
+from plfl.forecast.windows import make_task, stack_clients
 from plfl.native.library import is_available
 from plfl.recipes import paper
 

@@ -21,7 +21,7 @@ GIB = 2**20  # ru_maxrss counts KiB
 def measure(num_clients: int, settings: list[str]) -> dict[str, Any]:
     """What one run took."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "plfl", "run", "--data", f"generated:{num_clients}", "--json"]
+        command = [sys.executable, "-m", "plfl", "run", "paper", "--data", f"generated:{num_clients}", "--json"]
         command += ["--out", f"{folder}/run", *(word for setting in settings for word in ("--set", setting))]
         begun = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

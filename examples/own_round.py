@@ -12,7 +12,7 @@ from plfl.federate.client import LocalTraining, client_update
 from plfl.federate.params import batches_key, client_keys, personal_key, shared_key
 from plfl.federate.partition import make_partition
 from plfl.forecast.models import lstm_mlp, squared_error
-from plfl.forecast.windows import ClientData, make_task
+from plfl.forecast.windows import make_task
 from plfl.recipes import paper
 
 if __name__ == "__main__":
@@ -20,7 +20,7 @@ if __name__ == "__main__":
     model = lstm_mlp(task.num_features, task.lookback)
     partition = make_partition(model.init(shared_key(0)), ["mlp.*"])
     training = LocalTraining(
-        model, squared_error, partition, client.adam(lr=2e-3), task.lookback, task.horizon, local_steps=50, batch=16
+        model, squared_error, partition, client.adam(lr=2e-3), task.view, local_steps=50, batch=16
     )
     optimizer = server.fed_yogi()
     update_locally = jax.jit(client_update, static_argnums=0)
@@ -31,13 +31,9 @@ if __name__ == "__main__":
     for round_index in range(1, 6):
         updates, losses = [], []
         for c in range(len(clients)):  # each at its own home, with its own data
-            origins = task.origins["train"][c]
-            data = ClientData(
-                task.series[c], task.calendar, task.zone_of_client[c], task.statics[c], origins, len(origins)
-            )
             shared = optimizer.broadcast(state, c)
             key = batches_key(keys[c], round_index)
-            clients[c], update, loss = update_locally(training, shared, clients[c], data, key)
+            clients[c], update, loss = update_locally(training, shared, clients[c], task.client(c), key)
             updates.append(update)  # all that leaves the client
             losses.append(float(loss))
         stacked = jax.tree.map(lambda *rows: jnp.stack(rows), *updates)

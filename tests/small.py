@@ -13,7 +13,8 @@ from plfl.federate.loop import Deliver, Loop
 from plfl.federate.params import client_keys
 from plfl.federate.round import FederationState, choose_cohort, run_round
 from plfl.federation import Federation, complete
-from plfl.forecast.windows import ClientData, Task, make_task, pad_origins
+from plfl.forecast.views import ClientData
+from plfl.forecast.windows import Task, make_task, pad_origins
 
 DEVICES = jax.devices("cpu")[:2]
 TINY = {"hidden": 4, "mlp": (6,), "lookback": "45min", "batch": 8, "rounds": 2, "local_steps": 10}
@@ -59,7 +60,8 @@ def assert_trees_close(a: object, b: object, tolerance: float = 1e-4) -> None:
 def client_data(task: Task) -> list[ClientData]:
     """Each client's data on its own; origins are padded alike, so that one compiled step serves all clients."""
     origins, counts = pad_origins(task.origins["train"])
-    rows = zip(task.series, task.zone_of_client, task.statics, origins, counts, strict=True)
+    ends = task.bounds[:, 1].astype(np.int32)
+    rows = zip(task.series, task.zone_of_client, task.statics, origins, counts, ends, strict=True)
     return [ClientData(series, task.calendar, *rest) for series, *rest in rows]
 
 

@@ -16,6 +16,7 @@ import pytest
 
 PLFL = [sys.executable, "-m", "plfl"]
 SMALL = [
+    "paper",
     "--data",
     "generated:2?days=10",
     "--set",
@@ -110,7 +111,7 @@ BAD_INPUT = {
 def test_bad_input_is_one_line_with_the_fix_and_status_2(kind, finished, tmp_path):
     args, message = BAD_INPUT[kind]
     (tmp_path / "kept.txt").write_text("kept")
-    small = [] if "--resume" in args else SMALL[2:] if "--data" in args else SMALL
+    small = [] if "--resume" in args else [SMALL[0], *SMALL[3:]] if "--data" in args else SMALL
     args = [str(finished) if arg == "RUN" else arg for arg in args]
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     done = plfl("run", *small, *args, cwd=tmp_path)

@@ -14,7 +14,8 @@ from plfl.federate.params import batches_key, client_keys
 from plfl.federation import Federation
 from plfl.forecast.boosting import boosted
 from plfl.forecast.ridge import ridge
-from plfl.forecast.windows import PARTS, Task, gather, make_task
+from plfl.forecast.views import gather
+from plfl.forecast.windows import PARTS, Task, make_task
 from small import (
     DEVICES,
     assert_trees_close,

@@ -221,5 +221,5 @@ def test_a_recipe_refuses_unknown_keys_too():
 
 
 def test_an_unknown_recipe_is_refused_with_the_known_ones():
-    with pytest.raises(BadInput, match="unknown recipe 'papre'; known recipes: paper"):
+    with pytest.raises(BadInput, match="unknown recipe 'papre'; known recipes: forecast, paper"):
         make_recipe("papre", {})

@@ -31,7 +31,7 @@ def test_a_built_wheel_installs_into_an_empty_environment_and_runs(tmp_path):
     python = tmp_path / "empty" / "bin" / "python"
     call(python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel)
     small = ["--data", "generated:2?days=10", "--set", "rounds=2", "--set", "local_steps=3", "--json"]
-    result = json.loads(call(python.with_name("plfl"), "run", *small))
+    result = json.loads(call(python.with_name("plfl"), "run", "paper", *small))
     assert result["num_params"] == 60276
     assert (tmp_path / result["folder"] / "report.html").exists()
 

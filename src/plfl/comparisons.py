@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import cached_property
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from plfl.config import PERSONAL_ALIASES, Config
@@ -19,15 +18,18 @@ from plfl.federate.client import ClientState, LocalTraining, client_update
 from plfl.federate.devices import usable_cores
 from plfl.federate.params import batches_key, client_keys, personal_key
 from plfl.federate.partition import make_partition
-from plfl.federate.round import FederationState
 from plfl.federation import Federation, make_plan
 from plfl.forecast.boosting import boosted, import_lightgbm
 from plfl.forecast.models import Model, Params
 from plfl.forecast.ridge import ridge
-from plfl.forecast.windows import ClientData, Task
+from plfl.forecast.views import Aligned, ClientData
+from plfl.forecast.windows import Task
+from plfl.tuning import fine_tune, sent_params, train
 
 PERSONAL = {"fl": PERSONAL_ALIASES["none"], "plfl": PERSONAL_ALIASES["mlp"], "local": PERSONAL_ALIASES["all"]}
 """What stays at the client in each of the paper's three."""
+ANALOG_HEAD = ("*.head.*", "*.skip.*")
+"""The same for `plfl` with model analog."""
 NAMES = ("ridge", "lightgbm", "central", *PERSONAL, "fl_finetuned")
 _EVAL_WINDOWS = 256
 _MAX_POOLED = 2**31 - 1
@@ -54,12 +56,12 @@ def compare(
         raise BadInput(f"unknown baseline {unknown[0]!r}; known baselines: {', '.join(NAMES)}")
     if "lightgbm" in names:
         import_lightgbm()  # told now, not after an hour of training
-    own = find_own(config, task, model) if leaves_out_own else None
+    own = find_own(config, task, model) if leaves_out_own and not config.tune_rounds else None
     comparison = _Comparison(config, task, devices, part, model)
     forecasts = {}
     for name in dict.fromkeys(names):
-        if name == own:
-            continue
+        if name == own or (name == "central" and isinstance(task.view, Aligned)):
+            continue  # pooled series would look back into other clients' days
         if observer is not None:
             observer(name)
         forecasts[name] = comparison.forecast(name)
@@ -112,6 +114,7 @@ def pool(task: Task) -> ClientData:
         statics=np.zeros(0, np.float32),
         origins=origins,
         num_windows=np.asarray(len(origins), np.int32),
+        end=np.asarray(num_clients * num_times, np.int32),
     )
 
 
@@ -129,7 +132,8 @@ def _train_alone(training: LocalTraining, data: ClientData, key: jax.Array, roun
 
     @jax.jit
     def run_round(client: ClientState, data: ClientData, round_index: jax.Array) -> ClientState:
-        return client_update(training, {}, client, data, batches_key(key, round_index))[0]
+        pace = training.pace(round_index)
+        return client_update(training, {}, client, data, batches_key(key, round_index), pace=pace)[0]
 
     client = jax.jit(training.init_client)(personal_key(key))
     for at in range(1, rounds + 1):
@@ -149,34 +153,6 @@ def _predict_alone(training: LocalTraining, params: Params, data: ClientData, or
 
     batches = np.pad(origins, (0, -len(origins) % _EVAL_WINDOWS), mode="edge").reshape(-1, _EVAL_WINDOWS)
     return np.asarray(predict(params, data, batches)).reshape(-1)[: len(origins)]
-
-
-def train(federation: Federation) -> FederationState:
-    """The state after all rounds of a federation."""
-    return _run_rounds(federation, federation.engine.init(), 1, federation.config.rounds)
-
-
-def fine_tune(alone: Federation, begun: Params, num_rounds: int) -> FederationState:
-    """The state of clients that go on alone for some rounds, each from its own row of params (clients, ...).
-
-    `alone` is a federation that shares nothing. Batches are those of the rounds after its config's.
-    """
-    state = alone.engine.fetch(alone.engine.init())
-    state = state._replace(clients=state.clients._replace(personal=begun))
-    return _run_rounds(alone, alone.engine.place(state), alone.config.rounds + 1, num_rounds)
-
-
-def _run_rounds(federation: Federation, state: FederationState, first: int, num_rounds: int) -> FederationState:
-    for at in range(first, first + num_rounds):
-        state = jax.block_until_ready(federation.engine.run_round(state, at)[0].state)
-    return state
-
-
-def sent_params(federation: Federation, state: FederationState) -> Params:
-    """What the server would send each client next: (clients, ...)."""
-    server = jax.tree.map(jnp.asarray, federation.engine.fetch(state).server)
-    clients = jnp.arange(federation.task.panel.num_clients)
-    return jax.tree.map(np.asarray, jax.vmap(lambda c: federation.engine.server.broadcast(server, c))(clients))
 
 
 class _Comparison:
@@ -207,7 +183,8 @@ class _Comparison:
         return federation.engine.predict(train(federation), self.part)
 
     def _federation(self, name: str, **changes: float) -> Federation:
-        config = self.config.model_copy(update={"personal": PERSONAL[name], **changes})
+        personal = ANALOG_HEAD if name == "plfl" and isinstance(self.task.view, Aligned) else PERSONAL[name]
+        config = self.config.model_copy(update={"personal": personal, **changes})
         return Federation(config, self.task, self.model, self.devices)
 
     @cached_property

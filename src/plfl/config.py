@@ -38,6 +38,8 @@ TABLE_FIELDS = (
     ),
 )
 """Config fields that say how a table is read; they may also stand behind a table's path, as in meters.csv?unit=Wh."""
+UP_TO = "up to "
+"""Before a horizon: one model for all leads up to it."""
 _MAX_DIGITS = 9
 _UNITS = {"min": 1, "h": 60, "d": 24 * 60}
 
@@ -61,12 +63,18 @@ def _check_duration(value: object) -> object:
     raise ValueError("must be a duration such as 45min, 3h or 1d, or a number of intervals such as 12")
 
 
+def _check_horizon(value: object) -> object:
+    text = " ".join(str(value).split())
+    return f"{UP_TO}{_check_duration(text.removeprefix(UP_TO))}" if text.startswith(UP_TO) else _check_duration(text)
+
+
 def _check_gap(value: object) -> object:
     return "0" if str(value).strip() == "0" else _check_duration(value)
 
 
 Duration = Annotated[str, BeforeValidator(_check_duration)]
 DurationOrZero = Annotated[str, BeforeValidator(_check_gap)]
+Horizon = Annotated[str, BeforeValidator(_check_horizon)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_parse_patterns)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
@@ -91,12 +99,28 @@ class Config(BaseModel):
     """The forecaster, by its name in plfl.forecast.models."""
     lookback: Duration = "3h"
     """How far back the model's inputs reach; a duration, or a number of intervals."""
-    horizon: Duration = "1h"
-    """How far ahead it forecasts; a duration, or a number of intervals."""
+    horizon: Horizon = "1h"
+    """How far ahead it forecasts; a duration, or a number of intervals; "up to 24h" is all leads (model analog)."""
     hidden: int = Field(25, ge=1, le=10_000)
-    """Width of the LSTM."""
+    """Width of the LSTM, or of the hidden layers of model analog."""
     mlp: tuple[Annotated[int, Field(ge=1, le=100_000)], ...] = (150, 75)
-    """Widths of the head's hidden layers."""
+    """Widths of the head's hidden layers (model lstm_mlp)."""
+    days: int = Field(28, ge=0, le=366)
+    """Past days that are compared with today (model analog); 0 compares none."""
+    lags: bool = True
+    """Whether the readings a day and a week before the target are inputs (model analog)."""
+    residual: bool = True
+    """Whether the change from the load at the origin is forecast, so that zero is persistence (model analog)."""
+    holidays: str = "auto"
+    """Public holidays (model analog): of a country or a part of it, such as US or US-CA; auto, by time zone; none."""
+    future: Strings = ()
+    """Covariates that are known ahead of time, as weather forecasts are (model analog)."""
+    loss: Literal["squared", "absolute", "quantile"] = "squared"
+    """What training makes small: the squared or absolute error, or that of all quantiles (model analog)."""
+    quantiles: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+    """Quantiles that are forecast with loss = quantile; rising, with 0.5 among them."""
+    scale: Literal["standard", "robust"] = "standard"
+    """How each client scales its load: by mean and standard deviation, or by median and percentiles."""
 
     split: tuple[Fraction, Fraction, Fraction] = (0.8, 0.1, 0.1)
     """Training, validation and test part of each client's time, in this order."""
@@ -175,6 +199,14 @@ class Config(BaseModel):
     """Rounds in all."""
     local_steps: int = Field(125, ge=1)
     """Minibatch steps of each client in a round."""
+    max_passes: Positive | None = None
+    """How often, at most, a client sees its training windows in all rounds; short histories take fewer local steps."""
+    decay: Literal["none", "cosine"] = "none"
+    """How the client's learning rate falls over the rounds."""
+    tune_rounds: int = Field(0, ge=0)
+    """Rounds that each client goes on alone after the last one, to earn a personal model on its validation part."""
+    tune_lr: Positive = 1e-3
+    """Learning rate of that."""
     batch: int = Field(16, ge=1)
     """Windows in a minibatch."""
     fraction: Fraction = 1.0
@@ -215,6 +247,12 @@ class Config(BaseModel):
     def _check_split(self) -> Self:
         if abs(sum(self.split) - 1) > 1e-9:
             raise ValueError(f"split {list(self.split)} must add up to 1, as in [0.8, 0.1, 0.1]")
+        return self
+
+    @model_validator(mode="after")
+    def _check_quantiles(self) -> Self:
+        if 0.5 not in self.quantiles or list(self.quantiles) != sorted(set(self.quantiles)):
+            raise ValueError(f"quantiles {list(self.quantiles)} must rise and include 0.5, as in [0.1, 0.5, 0.9]")
         return self
 
     @model_validator(mode="after")
@@ -300,6 +338,15 @@ def count_intervals(duration: str, interval: np.timedelta64, what: str) -> int:
     if count < 1 or abs(count * step - minutes) > 1e-9:
         raise BadInput(f"{what} {duration} is not a multiple of the data's interval ({step:g}min)")
     return count
+
+
+def furthest_lead(horizon: str) -> str | None:
+    """The longest lead of a horizon that is a range; None if it is a single lead.
+
+    >>> furthest_lead("up to 24h"), furthest_lead("1h")
+    ('24h', None)
+    """
+    return horizon.removeprefix(UP_TO) if horizon.startswith(UP_TO) else None
 
 
 def _parse_value(text: str) -> Any:

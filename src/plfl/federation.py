@@ -25,7 +25,7 @@ from plfl.federate.partition import make_partition
 from plfl.federate.round import FederationState, cohort_size
 from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer
 from plfl.federate.stream import Stream
-from plfl.forecast.models import Model, Params, check_model, make_model, squared_error
+from plfl.forecast.models import Model, Params, check_model, make_loss, make_model
 from plfl.forecast.windows import Task
 from plfl.native.library import is_available
 
@@ -97,22 +97,22 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         raise BadInput(
             f"client {too_many[0]} has more windows than max_weight = {config.max_weight:g} allows; set it higher"
         )
-    model = model or make_model(config.model, task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp)
-    shapes = check_model(model, task.num_features, task.lookback)
+    model = model or make_model(config, task)
+    shapes = check_model(model, task)
     partition = make_partition(shapes, config.personal)
     client_settings, server_settings = optimizer_settings(config)
     training = LocalTraining(
         model=model,
-        loss=squared_error,
+        loss=make_loss(config.loss, task.view),
         partition=partition,
         optimizer=CLIENT_OPTIMIZERS[config.client](**client_settings),
-        lookback=task.lookback,
-        horizon=task.horizon,
-        local_steps=config.local_steps,
+        view=task.view,
+        local_steps=count_steps(config, task),
         batch=config.batch,
         starts_own=config.start == "own",
         keeps_moments=not config.reset_moments,
         precision={"float32": "highest", "tf32": "tensorfloat32"}[config.precision],
+        decay_rounds=config.rounds if config.decay == "cosine" else None,
     )
     return Plan(
         config=config,
@@ -123,6 +123,14 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         num_shared_params=count_params({name: shapes[name] for name in partition.shared}),
         num_asked=cohort_size(config.fraction, task.panel.num_clients),
     )
+
+
+def count_steps(config: Config, task: Task) -> int:
+    """Local steps in a round: the config's, or as many as let a typical client see its windows `max_passes` times."""
+    if config.max_passes is None:
+        return config.local_steps
+    enough = config.max_passes * float(np.median(task.num_windows)) / (config.batch * config.rounds)
+    return max(1, min(config.local_steps, round(enough)))
 
 
 class Federation:

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from plfl.forecast.baselines import REPEATS, repeat
+from plfl.forecast.calibrate import coverage, pinball_loss, read_targets
 from plfl.forecast.metrics import mae, mase, mase_insample, mean_defined, median_defined, nrmse, rmse
+from plfl.forecast.views import Aligned
 from plfl.forecast.windows import Task
 from plfl.storage import put_in_place, write_json, write_text
 
@@ -39,6 +41,14 @@ class ClientResult:
     load_mean: float | None = None
     """kWh per interval, over all readings."""
     load_sd: float | None = None
+    mase_by_lead: dict[str, float | None] | None = None
+    """Where a model has several leads: the paper's MASE at each, such as 15min, 1h, 24h."""
+    coverage: dict[str, float | None] | None = None
+    """Where there are quantiles: the share of loads within the intervals of 80 and 90 percent, over all leads."""
+    pinball: float | None = None
+    """Mean over quantiles and leads, kWh per interval."""
+    personal: dict[str, Any] | None = None
+    """What the client kept of its own tuning, by band of leads, and at which leads a repetition is published."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,11 @@ class Result:
     findings: list[dict[str, Any]]
     """What the data doctor found."""
     quarantined: list[dict[str, Any]]
+    mase_by_lead: dict[str, float | None] | None
+    """Means over clients, where a model has several leads."""
+    coverage: dict[str, float | None] | None
+    """Means over clients, where there are quantiles."""
+    pinball_mean: float | None
     history: list[dict[str, Any]] = field(repr=False)
     folder: str | None = None
 
@@ -85,6 +100,13 @@ class Result:
         values = asdict(self)
         del values["history"]
         return values
+
+
+def point_forecasts(task: Task, forecasts: np.ndarray) -> np.ndarray:
+    """The forecasts (windows,) by which a window is scored, of what a model gives (windows, ...)."""
+    if not isinstance(task.view, Aligned) or forecasts.ndim == 1:
+        return forecasts
+    return forecasts[:, task.view.leads.index(task.horizon), task.view.middle]
 
 
 def validation_mase(task: Task, forecasts: list[np.ndarray]) -> float | None:
@@ -121,13 +143,22 @@ def summarize(clients: Sequence[ClientResult]) -> dict[str, Any]:
         "mase_median": median_defined(scores),
         "mase_worst": max(scores, default=None),
         "num_losing_to_persistence": sum(score > 1 for score in scores),
+        "mase_by_lead": _mean_of([client.mase_by_lead for client in clients]),
+        "coverage": _mean_of([client.coverage for client in clients]),
+        "pinball_mean": mean_defined([client.pinball for client in clients]),
     }
+
+
+def _mean_of(rows: Sequence[dict[str, float | None] | None]) -> dict[str, float | None] | None:
+    """The mean of each entry over the clients that have it."""
+    found = [row for row in rows if row is not None]
+    return {key: mean_defined([row[key] for row in found]) for key in found[0]} if found else None
 
 
 def _score(task: Task, row: int, part: str, scaled: np.ndarray) -> tuple[float | None, np.ndarray, np.ndarray]:
     """(MASE, actual, forecast) of one client on one part, in kWh."""
     origins, load = task.origins[part][row], task.panel.load[row].astype(np.float64)
-    actual, forecast = load[origins + task.horizon], task.scalers[row].unscale_load(scaled)
+    actual, forecast = load[origins + task.horizon], task.scalers[row].unscale_load(point_forecasts(task, scaled))
     return mase(actual, forecast, load[origins]), actual, forecast
 
 
@@ -179,7 +210,38 @@ def _score_client(task: Task, row: int, scaled: np.ndarray, others: Mapping[str,
         zone=task.panel.zones[row],
         load_mean=float(np.nanmean(load)),
         load_sd=float(np.nanstd(load)),
+        **_score_leads(task, row, scaled),
     )
+
+
+def name_lead(lead: int, minutes: float) -> str:
+    """A lead in intervals as a duration.
+
+    >>> name_lead(4, 15), name_lead(1, 15), name_lead(6, 15)
+    ('1h', '15min', '90min')
+    """
+    total = round(lead * minutes)
+    return f"{total // 60}h" if total % 60 == 0 else f"{total}min"
+
+
+def _score_leads(task: Task, row: int, scaled: np.ndarray) -> dict[str, Any]:
+    """Errors by lead, and what the intervals cover, where there are several leads or quantiles."""
+    view = task.view
+    if not isinstance(view, Aligned) or scaled.ndim == 1:
+        return {}
+    load, origins = task.panel.load[row].astype(np.float64), task.origins["test"][row]
+    forecasts = task.scalers[row].unscale_load(scaled)
+    actual = read_targets(load, origins, view.leads, int(task.bounds[row][3]))
+    by_lead = {}
+    for k, lead in enumerate(view.leads):
+        known = np.isfinite(actual[:, k])
+        score = mase(actual[known, k], forecasts[known, k, view.middle], load[origins][known])
+        by_lead[name_lead(lead, view.layout.minutes)] = score
+    found: dict[str, Any] = {"mase_by_lead": by_lead}
+    if view.quantiles:
+        found["coverage"] = {str(p): coverage(actual, forecasts, view.quantiles, p) for p in (80, 90)}
+        found["pinball"] = pinball_loss(actual, forecasts, view.quantiles)
+    return found
 
 
 def _why_undefined(actual: np.ndarray, persistence: np.ndarray, forecast: np.ndarray) -> str:
@@ -208,7 +270,8 @@ def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None
     """forecasts.parquet: every test window's forecast beside the actual load and persistence, in kWh per interval.
 
     Columns as Nixtla's tools expect them: unique_id, ds (begin of the target's interval, UTC), cutoff (begin of the
-    origin's interval), y, plfl, persistence.
+    origin's interval), y, plfl, persistence, and plfl-lo-90, plfl-hi-90 ... where there are quantiles. Of a model with
+    several leads, it is the one by which it is scored.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -217,12 +280,14 @@ def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None
     zone = pa.timestamp("ms", tz="UTC")
     text = pa.dictionary(pa.int32(), pa.string())
     columns = {"unique_id": text, "ds": zone, "cutoff": zone}
-    schema = pa.schema([*columns.items(), *((name, pa.float32()) for name in ("y", "plfl", "persistence"))])
+    bounds = interval_places(task.view.quantiles or ())
+    names = ("y", "plfl", "persistence", *bounds)
+    schema = pa.schema([*columns.items(), *((name, pa.float32()) for name in names)])
     temporary = path.with_name(f".{path.name}.tmp")
     with pq.ParquetWriter(temporary, schema) as writer:
         for row, client in zip(task.each_client(), task.panel.ids, strict=True):
             origins, load = task.origins["test"][row], task.panel.load[row]
-            forecast = task.scalers[row].unscale_load(forecasts[row]).astype(np.float32)
+            forecast = task.scalers[row].unscale_load(point_forecasts(task, forecasts[row])).astype(np.float32)
             arrays = [
                 pa.DictionaryArray.from_arrays(np.zeros(len(origins), np.int32), [client]),
                 pa.array(times[origins + task.horizon], zone),
@@ -230,6 +295,27 @@ def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None
                 load[origins + task.horizon],
                 forecast,
                 load[origins],
+                *(_bound(task, row, forecasts[row], place) for place in bounds.values()),
             ]
             writer.write_table(pa.table(dict(zip(schema.names, arrays, strict=True)), schema=schema))
     put_in_place(temporary, path)
+
+
+def interval_places(quantiles: Sequence[float]) -> dict[str, int]:
+    """Columns of intervals as Nixtla's tools name them, and which quantile each is.
+
+    >>> interval_places((0.05, 0.25, 0.5, 0.75, 0.95))
+    {'plfl-lo-90': 0, 'plfl-lo-50': 1, 'plfl-hi-50': 3, 'plfl-hi-90': 4}
+    """
+    found = {}
+    for place, level in enumerate(quantiles):
+        if level != 0.5:
+            found[f"plfl-{'lo' if level < 0.5 else 'hi'}-{round(100 * abs(2 * level - 1))}"] = place
+    return found
+
+
+def _bound(task: Task, row: int, forecasts: np.ndarray, place: int) -> np.ndarray:
+    """One quantile's forecasts (windows,) in kWh at the lead by which windows are scored."""
+    assert isinstance(task.view, Aligned)
+    scaled = forecasts[:, task.view.leads.index(task.horizon), place]
+    return task.scalers[row].unscale_load(scaled).astype(np.float32)

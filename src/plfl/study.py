@@ -29,7 +29,7 @@ import numpy as np
 
 from plfl import runfolder
 from plfl._version import __version__
-from plfl.comparisons import NAMES, compare, train
+from plfl.comparisons import NAMES, compare
 from plfl.config import Config, check_key
 from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted
@@ -52,6 +52,7 @@ from plfl.results import (
 )
 from plfl.storage import write_json, write_text
 from plfl.training import stop_signals, versions
+from plfl.tuning import train
 
 _SERVER_FIELDS = ("server", *SERVER_SETTINGS.values())
 _MAX_ROWS = 12_000

@@ -11,8 +11,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,24 @@ from plfl.federate.gate import REASONS
 from plfl.federate.round import FederationState, RoundResult
 from plfl.federation import FREE_ON_RESUME, Federation, complete
 from plfl.forecast.boosting import import_lightgbm
+from plfl.forecast.calibrate import Calibration
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.models import Model
 from plfl.forecast.windows import Task, make_task
+from plfl.publishing import fit_all, publish_all
 from plfl.report.page import write_report
-from plfl.results import Result, score_clients, summarize, validation_mase, write_forecasts, write_history, write_result
+from plfl.results import (
+    Result,
+    name_lead,
+    score_clients,
+    summarize,
+    validation_mase,
+    write_forecasts,
+    write_history,
+    write_result,
+)
 from plfl.storage import write_text
+from plfl.tuning import Choice, Tuner
 
 _MAX_NAMED = 10
 log = logging.getLogger("plfl")
@@ -179,6 +192,11 @@ class _Run:
     seconds_before: float
     saved_round: int | None = None
     saved_at: float = 0.0
+    tuner: Tuner | None = None
+
+    def __post_init__(self) -> None:
+        if self.federation.config.tune_rounds:
+            self.tuner = Tuner(self.federation)
 
     def go(self) -> Result:
         """All rounds that are left, then the final evaluation and the files."""
@@ -191,7 +209,11 @@ class _Run:
                 self.saved_round, self.saved_at = len(self.history), time.perf_counter()
             else:
                 self._save()  # from here on the run can be resumed
-            engine.compile(self.state)
+            with ThreadPoolExecutor(1) as pool:  # the second stage's program beside the first's
+                ahead = pool.submit(self.tuner.compile) if self.tuner else None
+                engine.compile(self.state)
+                if ahead:
+                    ahead.result()
             self._observe()
             for round_index in range(len(self.history) + 1, config.rounds + 1):
                 begun = time.perf_counter()
@@ -343,15 +365,33 @@ class _Run:
         )
 
     def _finish(self) -> Result:
-        forecasts = self.federation.engine.predict(self.state, "test")
-        return Result.from_dict(processes.told(lambda: asdict(self._conclude(forecasts))))
+        engine, choices = self.federation.engine, None
+        if self.tuner:
+            log.info("every client goes on alone for %d rounds", self.federation.config.tune_rounds)
+            self.state, choices = self.tuner.tune(self.state)
+            engine = self.tuner.alone.engine
+        calibrations = None
+        forecasts = engine.predict(self.state, "test")
+        if self.federation.task.view.quantiles:
+            calibrations = fit_all(self.federation.task, engine.predict(self.state, "validation"))
+            forecasts = publish_all(self.federation.task, forecasts, calibrations)
+        return Result.from_dict(processes.told(lambda: asdict(self._conclude(forecasts, choices, calibrations))))
 
-    def _conclude(self, forecasts: list[np.ndarray]) -> Result:
+    def _conclude(
+        self,
+        forecasts: list[np.ndarray],
+        choices: list[dict[str, Choice]] | None,
+        calibrations: list[Calibration] | None,
+    ) -> Result:
         """Score, compare and write."""
         task, config = self.federation.task, self.federation.config
         if not any(row["num_accepted"] for row in self.history):
             log.warning("no update ever counted, so nothing was learned; result.json names the reasons")
-        clients = score_clients(task, forecasts, self._compare())
+        personal = _describe_choices(task, choices, calibrations)
+        clients = [
+            replace(client, personal=personal.get(client.id))
+            for client in score_clients(task, forecasts, self._compare())
+        ]
         traffic = self.federation.plan.bytes_each_way
         result = Result(
             recipe=config.recipe,
@@ -382,6 +422,23 @@ class _Run:
                 write_report(self.folder)
             log.info("done: mean test MASE %s", result.mase_mean)
         return result
+
+
+def _describe_choices(
+    task: Task, choices: list[dict[str, Choice]] | None, calibrations: list[Calibration] | None
+) -> dict[str, dict[str, Any]]:
+    """What each client kept of its tuning, and at which leads a repetition is published, by id."""
+    found: dict[str, dict[str, Any]] = {}
+    for row, client in enumerate(task.panel.ids if choices or calibrations else ()):
+        found[client] = {band: choice._asdict() for band, choice in choices[row].items()} if choices else {}
+        if calibrations:
+            fitted, minutes = calibrations[row], float(task.panel.interval / np.timedelta64(1, "m"))
+            found[client]["repeated_leads"] = [
+                name_lead(int(lead), minutes)
+                for lead, is_trusted in zip(fitted.leads, fitted.is_trusted, strict=True)
+                if not is_trusted
+            ]
+    return found
 
 
 def _log_findings(task: Task) -> None:

@@ -6,9 +6,12 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from plfl.config import Config
+from plfl.data.generated import generate
 from plfl.errors import BadInput
 from plfl.forecast.lstm import lstm, lstm_reference
 from plfl.forecast.models import lstm_mlp, make_model, squared_error
+from plfl.forecast.windows import make_task
 
 SHAPES = [(1, 1, 1, 1), (4, 1, 3, 2), (5, 8, 25, 16)]
 """(time, features, hidden, batch)"""
@@ -129,8 +132,9 @@ def test_params_come_from_the_key_alone(params):
 
 
 def test_widths_can_be_chosen():
-    params = make_model("lstm_mlp", 3, 2, hidden=4, mlp=(6,)).init(jax.random.key(0))
-    assert (params["lstm.weight_ih"].shape, params["mlp.0.weight"].shape) == ((16, 3), (6, 8))
+    config = Config(**{"hidden": 4, "mlp": (6,), "lookback": 2})
+    params = make_model(config, make_task(generate(1, days=10), config)).init(jax.random.key(0))
+    assert (params["lstm.weight_ih"].shape, params["mlp.0.weight"].shape) == ((16, 8), (6, 8))
     assert {name for name in params if name.startswith("mlp.2")} == {"mlp.2.weight", "mlp.2.bias"}
     assert "mlp.3.weight" not in params
 
@@ -199,5 +203,6 @@ def test_the_loss_is_the_mean_squared_error():
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones():
-    with pytest.raises(BadInput, match="unknown model 'lstm_mpl'; known models: lstm_mlp"):
-        make_model("lstm_mpl", 8, 12, hidden=25, mlp=(150, 75))
+    config = Config(**{"model": "lstm_mpl"})
+    with pytest.raises(BadInput, match="unknown model 'lstm_mpl'; known models: lstm_mlp, analog"):
+        make_model(config, make_task(generate(1, days=10), config))

@@ -6,7 +6,8 @@ import pytest
 from plfl.data.generated import generate
 from plfl.forecast import ridge as module
 from plfl.forecast.ridge import PENALTIES, cut_windows, fit_ridge, ridge, solve_ridge
-from plfl.forecast.windows import PARTS, Task, gather, make_task
+from plfl.forecast.views import gather
+from plfl.forecast.windows import PARTS, Task, make_task
 from small import client_data, tiny_config, uneven_panel
 
 

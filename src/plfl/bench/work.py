@@ -21,7 +21,8 @@ from plfl.data.generated import generate
 from plfl.federate.params import batches_key, client_keys
 from plfl.federation import Federation, complete, optimizer_settings
 from plfl.forecast.models import lstm_mlp
-from plfl.forecast.windows import ClientData, Task, make_task, stack_clients
+from plfl.forecast.views import ClientData
+from plfl.forecast.windows import Task, make_task, stack_clients
 from plfl.recipes import paper
 
 CHECK_CLIENTS, CHECK_ROUNDS, CHECK_STEPS = 12, 2, 5

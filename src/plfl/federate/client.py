@@ -16,7 +16,7 @@ import optax
 from plfl.federate.params import subtract
 from plfl.federate.partition import Partition
 from plfl.forecast.models import Loss, Model, Params
-from plfl.forecast.windows import ClientData, gather
+from plfl.forecast.views import ClientData, View
 from plfl.native import calls
 from plfl.native.dispatch import on_device
 
@@ -121,14 +121,15 @@ class LocalTraining(NamedTuple):
     loss: Loss
     partition: Partition
     optimizer: ClientOptimizer
-    lookback: int
-    horizon: int
+    view: View
     local_steps: int
     batch: int
     starts_own: bool = False
     keeps_moments: bool = False
     precision: str = "highest"
     """Of matrix products, as JAX calls it."""
+    decay_rounds: int | None = None
+    """Rounds over which the learning rate falls to nothing, as a cosine does; None keeps it."""
 
     def init_client(self, key: jax.Array) -> ClientState:
         """A newcomer's state: personal params from its own key."""
@@ -146,39 +147,56 @@ class LocalTraining(NamedTuple):
         params = self.partition.merge(shared, client.personal)
         return params, client.moments if self.keeps_moments else self.optimizer.init(params)
 
-    def pick_batches(self, data: ClientData, key: jax.Array) -> jax.Array:
-        """Origins (local_steps, batch), drawn uniformly with replacement from the training windows."""
-        picks = jax.random.randint(key, (self.local_steps, self.batch), 0, data.num_windows)
-        return jnp.asarray(data.origins)[picks]
+    def pick_batches(self, data: ClientData, key: jax.Array) -> Any:
+        """The windows (local_steps, batch) of a round, as the view draws them from the training part."""
+        return self.view.pick(data, key, self.local_steps, self.batch)
+
+    def pace(self, round_index: jax.Array | int) -> jax.Array | None:
+        """The share of the learning rate that is left in a round; None if it stays."""
+        if self.decay_rounds is None:
+            return None
+        return 0.5 * (1 + jnp.cos(jnp.pi * (round_index - 1) / self.decay_rounds)) + 0.005
 
     def step(
-        self, carry: tuple[Params, Any], origins: jax.Array, data: ClientData, server_shared: Params
+        self,
+        carry: tuple[Params, Any],
+        windows: Any,
+        data: ClientData,
+        server_shared: Params,
+        pace: jax.Array | None = None,
     ) -> tuple[tuple[Params, Any], jax.Array]:
-        """One local step on the windows with these origins."""
-        return self.learn(carry, self.cut(data, origins), server_shared)
+        """One local step on some windows."""
+        return self.learn(carry, self.cut(data, windows), server_shared, pace)
 
-    def cut(self, data: ClientData, origins: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Inputs (batch, lookback, features) and targets (batch,) of the windows with these origins."""
-        return gather(data, origins, self.lookback, self.horizon)
+    def cut(self, data: ClientData, windows: Any) -> tuple[Any, jax.Array]:
+        """Inputs and targets (batch,) of some windows."""
+        return self.view.cut(data, windows)
 
     def learn(
-        self, carry: tuple[Params, Any], windows: tuple[jax.Array, jax.Array], server_shared: Params
+        self,
+        carry: tuple[Params, Any],
+        batch: tuple[Any, jax.Array],
+        server_shared: Params,
+        pace: jax.Array | None = None,
     ) -> tuple[tuple[Params, Any], jax.Array]:
-        """One local step on these windows."""
+        """One local step on these inputs and targets, at some pace of the learning rate."""
         params, moments = carry
-        inputs, targets = windows
+        inputs, targets = batch
 
         def loss_of(params: Params) -> jax.Array:
             return self.loss(self.model.apply(params, inputs), targets)
 
         with jax.default_matmul_precision(self.precision):
             loss, gradient = jax.value_and_grad(loss_of)(params)
-        return self.optimizer.update(gradient, moments, params, server_shared), loss
+        after, moments = self.optimizer.update(gradient, moments, params, server_shared)
+        if pace is not None:  # every rule's step is proportional to its learning rate
+            after = {name: params[name] + pace * (after[name] - params[name]) for name in params}
+        return (after, moments), loss
 
     def forecast(self, params: Params, data: ClientData, origins: jax.Array) -> jax.Array:
-        """Scaled forecasts (windows,) for the windows with these origins."""
+        """Scaled forecasts (windows, ...) for the windows with these origins."""
         with jax.default_matmul_precision(self.precision):
-            return self.model.apply(params, self.cut(data, origins)[0])
+            return self.view.forecast(self.model.apply, params, data, origins)
 
     def finish(
         self, server_shared: Params, client: ClientState, params: Params, moments: Any
@@ -207,23 +225,26 @@ def client_update(
     data: ClientData,
     key: jax.Array,
     *,
+    pace: jax.Array | None = None,
     max_ahead: int = 1,
 ) -> tuple[ClientState, Params, jax.Array]:
     """The paper's ClientOpt, all steps in one scan: (next client state, update, mean loss).
 
-    The windows of up to `max_ahead` steps are cut at once. The loss is NaN if training diverged; the gate then stops
+    The windows of up to `max_ahead` steps are cut at once. `pace` is the share of the learning rate in this round
+    (`LocalTraining.pace`). The loss is NaN if training diverged; the gate then stops
     the update.
     """
     ahead = max(n for n in range(1, max_ahead + 1) if training.local_steps % n == 0)
-    origins = training.pick_batches(data, key).reshape(-1, ahead, training.batch)
+    windows = training.pick_batches(data, key)
+    windows = jax.tree.map(lambda a: a.reshape(-1, ahead, training.batch), windows)
     carry = training.begin(server_shared, client)
 
-    def learn_ahead(carry: Any, origins: jax.Array) -> tuple[Any, jax.Array]:
+    def learn_ahead(carry: Any, windows: Any) -> tuple[Any, jax.Array]:
         if ahead == 1:
-            return training.step(carry, origins[0], data, server_shared)
-        windows = jax.tree.map(lambda a: a.reshape(*origins.shape, *a.shape[1:]), training.cut(data, origins.ravel()))
-        return jax.lax.scan(lambda carry, one: training.learn(carry, one, server_shared), carry, windows)
+            return training.step(carry, jax.tree.map(lambda a: a[0], windows), data, server_shared, pace)
+        batches = jax.vmap(lambda one: training.cut(data, one))(windows)
+        return jax.lax.scan(lambda carry, one: training.learn(carry, one, server_shared, pace), carry, batches)
 
-    (params, moments), losses = jax.lax.scan(learn_ahead, carry, origins)
+    (params, moments), losses = jax.lax.scan(learn_ahead, carry, windows)
     state, update, is_finite = training.finish(server_shared, client, params, moments)
     return state, update, jnp.where(is_finite, losses.mean(), jnp.nan)

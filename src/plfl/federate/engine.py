@@ -15,7 +15,8 @@ from plfl.federate.round import Answers, FederationState, RoundResult, choose_co
 from plfl.federate.rows import Rows
 from plfl.federate.server import ServerOptimizer, ServerState
 from plfl.forecast.models import Params
-from plfl.forecast.windows import ClientData, Task, stack_clients
+from plfl.forecast.views import ClientData
+from plfl.forecast.windows import Task, stack_clients
 
 
 class Engine:
@@ -133,10 +134,14 @@ class Engine:
         return jax.lax.with_sharding_constraint(sent, self.rows.sharded)
 
     def predict(self, state: FederationState, part: str) -> list[np.ndarray]:
-        """Each client's scaled forecasts (windows,) for the windows of a part, from its own params."""
-        origins, counts = self.rows.place_origins(self.task.origins[part])
+        """Each client's scaled forecasts (windows, ...) for the windows of a part, from its own params."""
+        return self.predict_at(state, self.task.origins[part])
+
+    def predict_at(self, state: FederationState, origins: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The same for the windows with these origins of each client."""
+        placed, counts = self.rows.place_origins(origins)
         with jax.default_matmul_precision("highest"):
-            forecasts = fetch(self._predict(state, self.rows.data, origins))
+            forecasts = fetch(self._predict(state, self.rows.data, placed))
         return [forecasts[c, :count] for c, count in enumerate(counts)]
 
     def _predict_all(self, state: FederationState, data: ClientData, origins: jax.Array) -> jax.Array:

@@ -16,7 +16,7 @@ from plfl.federate.params import batches_key
 from plfl.federate.round import Answers, FederationState
 from plfl.federate.server import ServerOptimizer
 from plfl.forecast.models import Params
-from plfl.forecast.windows import ClientData
+from plfl.forecast.views import ClientData
 from plfl.storage import digest
 
 Deliver = Callable[[list[Reply]], Sequence[Reply]]
@@ -42,6 +42,7 @@ class Loop:
         self.door = Door(run, {name: (names[name].shape, names[name].dtype) for name in training.partition.shared})
         self.pick, self.begin = jax.jit(training.pick_batches), jax.jit(training.begin)
         self.step, self.finish = jax.jit(training.step), jax.jit(training.finish)
+        self.pace = training.pace
         self.quarantined: list[Quarantined] = []
 
     def __call__(self, state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
@@ -64,11 +65,14 @@ class Loop:
         self, c: int, server_shared: Params, client: ClientState, round_index: jax.Array
     ) -> tuple[ClientState, Params, float]:
         """`client_update`, written out: one compiled step per minibatch."""
-        origins = self.pick(self.data[c], batches_key(self.client_keys[c], round_index))
+        windows = self.pick(self.data[c], batches_key(self.client_keys[c], round_index))
         params, moments = self.begin(server_shared, client)
         losses = []
-        for batch in origins:
-            (params, moments), loss = self.step((params, moments), batch, self.data[c], server_shared)
+        for at in range(len(jax.tree.leaves(windows)[0])):
+            batch = jax.tree.map(lambda a, at=at: a[at], windows)
+            (params, moments), loss = self.step(
+                (params, moments), batch, self.data[c], server_shared, self.pace(round_index)
+            )
             losses.append(float(loss))
         client, update, is_finite = self.finish(server_shared, client, params, moments)
         return client, update, float(np.mean(losses)) if is_finite else float("nan")

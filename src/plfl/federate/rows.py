@@ -19,7 +19,8 @@ from plfl.federate.client import ClientOptimizer, ClientState, LocalTraining, cl
 from plfl.federate.params import batches_key
 from plfl.federate.processes import put
 from plfl.forecast.models import Params
-from plfl.forecast.windows import ClientData, pad_origins
+from plfl.forecast.views import ClientData
+from plfl.forecast.windows import pad_origins
 
 _TRAIN_CLIENTS = 12_288
 """Clients that train at once on a GPU: enough to fill it, few enough for what their training needs besides them."""
@@ -140,7 +141,8 @@ class Slots:
         if self.make_optimizer is not None:
             training = training._replace(optimizer=self.make_optimizer(**settings))
         ahead = _STEPS_AHEAD if self.is_batched else 1
-        return client_update(training, shared, client, data, batches_key(key, round_index), max_ahead=ahead)
+        keyed = batches_key(key, round_index)
+        return client_update(training, shared, client, data, keyed, pace=training.pace(round_index), max_ahead=ahead)
 
     def _train_on_each(
         self,
@@ -196,7 +198,7 @@ class Slots:
         return train_shard(shared, clients, data, keys, settings, cohort, round_index)
 
     def predict(self, shared: Params, clients: ClientState, data: ClientData, origins: jax.Array) -> jax.Array:
-        """Scaled forecasts (rows, windows) for the windows with these origins, from each row's own params.
+        """Scaled forecasts (rows, windows, ...) for the windows with these origins, from each row's own params.
 
         Origins rise; the last one, repeated, is padding, and its forecasts have no meaning.
         """
@@ -261,10 +263,12 @@ def _in_batches(
     """f over the values, `size` at a time; only over the first `num`, if given, and zeros after those batches."""
     padded = jnp.pad(values, (0, -values.shape[0] % size), mode="edge").reshape(-1, size)
     if num is None:
-        return jax.lax.map(f, padded).reshape(-1)[: values.shape[0]]
+        found = jax.lax.map(f, padded)
+        return found.reshape(-1, *found.shape[2:])[: values.shape[0]]
 
     def one(k: jax.Array, found: jax.Array) -> jax.Array:
         return found.at[k].set(f(padded[k]))
 
-    found = jax.lax.fori_loop(0, -(-num // size), one, jnp.zeros(padded.shape))
-    return found.reshape(-1)[: values.shape[0]]
+    empty = jnp.zeros((len(padded), *jax.eval_shape(f, padded[0]).shape))
+    found = jax.lax.fori_loop(0, -(-num // size), one, empty)
+    return found.reshape(-1, *found.shape[2:])[: values.shape[0]]

@@ -24,7 +24,8 @@ from plfl.federate.round import Answers, FederationState, choose_cohort, run_rou
 from plfl.federate.rows import Rows
 from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, ServerState
 from plfl.forecast.models import Params
-from plfl.forecast.windows import ClientData, Task, stack_clients
+from plfl.forecast.views import ClientData
+from plfl.forecast.windows import Task, stack_clients
 
 
 class Member(NamedTuple):

@@ -22,7 +22,8 @@ from plfl.federate.round import FederationState, RoundResult, choose_cohort
 from plfl.federate.rows import Slots
 from plfl.federate.server import ServerOptimizer, ServerState
 from plfl.forecast.models import Params
-from plfl.forecast.windows import ClientData, Task, pad_origins
+from plfl.forecast.views import ClientData
+from plfl.forecast.windows import Task, pad_origins
 
 _BLOCK = 1024
 """Updates that are added up at once; the same for all chunks, so that sums are the same."""
@@ -192,7 +193,8 @@ class Stream:
         task = self.task
         is_run = (np.diff(index) == 1).all()
         series = task.series[index[0] : index[-1] + 1] if is_run else task.series[index]  # a run needs no copy
-        placed = self._put_rows((series, task.zone_of_client[index], task.statics[index], origins, counts))
+        ends = task.bounds[index, 1].astype(np.int32)
+        placed = self._put_rows((series, task.zone_of_client[index], task.statics[index], origins, counts, ends))
         forget(task.series)
         return ClientData(placed[0], self.calendar, *placed[1:])
 
@@ -283,9 +285,13 @@ class Stream:
         return self.server.parts.step(server, {name: value / sums[1] for name, value in sums[0].items()})
 
     def predict(self, state: FederationState, part: str) -> list[np.ndarray]:
-        """Each client's scaled forecasts (windows,) for the windows of a part, from its own params."""
-        origins = self.task.origins[part]
-        width = int(origins.counts.max())
+        """Each client's scaled forecasts (windows, ...) for the windows of a part, from its own params."""
+        return self.predict_at(state, self.task.origins[part])
+
+    def predict_at(self, state: FederationState, origins: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The same for the windows with these origins of each client."""
+        counts = [len(row) for row in origins]
+        width = max(counts)
         common = state.server.common, state.server.num_rounds
 
         def load(index: np.ndarray) -> tuple[Any, ...]:
@@ -299,7 +305,7 @@ class Stream:
         with jax.default_matmul_precision("highest"):
             for at, _, inputs in self._chunks(np.arange(self.num_clients), load):
                 forecasts = np.asarray(self._predict(common, *inputs))
-                found += [row[:num].copy() for row, num in zip(forecasts, origins.counts[at], strict=False)]
+                found += [row[:num].copy() for row, num in zip(forecasts, counts[at], strict=False)]
         return found
 
     def _predict_chunk(

@@ -13,10 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plfl.config import GIVEN
+from plfl.config import GIVEN, Config
 from plfl.errors import BadInput
+from plfl.forecast.analog import Shape, forecast_changes, param_shapes, spread_of
 from plfl.forecast.dense import dense, dense_reference
 from plfl.forecast.lstm import lstm, lstm_reference
+from plfl.forecast.views import Aligned, Plain, View
+from plfl.forecast.windows import Task
 
 Params = dict[str, jax.Array]
 """A flat mapping from name to array, such as "lstm.weight_ih" -> (100, 8)."""
@@ -29,13 +32,73 @@ class Model(NamedTuple):
 
     init: Callable[[jax.Array], Params]
     """From a random key to params."""
-    apply: Callable[[Params, jax.Array], jax.Array]
-    """From params and inputs (batch, lookback, features) to forecasts (batch,) of the scaled load."""
+    apply: Callable[[Params, Any], jax.Array]
+    """From params and the view's inputs, (batch, lookback, features), say, to forecasts (batch,) or (batch, outputs).
+
+    Of the scaled load, or of its change from the origin where the view says so.
+    """
 
 
 def squared_error(forecast: jax.Array, target: jax.Array) -> jax.Array:
     """Mean squared error, the paper's loss."""
     return jnp.mean((forecast - target) ** 2)
+
+
+def masked(loss: Callable[[jax.Array], jax.Array]) -> Loss:
+    """The mean of a loss of errors (batch, outputs) over the targets (batch,) that are known."""
+
+    def mean_loss(forecast: jax.Array, target: jax.Array) -> jax.Array:
+        is_known = jnp.isfinite(target)
+        error = jnp.where(is_known, target, 0)[:, None] - forecast
+        return jnp.where(is_known, loss(error), 0).sum() / jnp.maximum(is_known.sum(), 1)
+
+    return mean_loss
+
+
+def pinball(quantiles: Sequence[float]) -> Loss:
+    """The quantiles' mean pinball loss, twice, in which the median counts as much as all others together."""
+    levels = jnp.asarray(quantiles, jnp.float32)
+    weights = jnp.where(levels == 0.5, len(quantiles), 1.0)
+
+    def loss(error: jax.Array) -> jax.Array:
+        return 2 * (jnp.maximum(levels * error, (levels - 1) * error) @ weights) / weights.sum()
+
+    return masked(loss)
+
+
+def make_loss(name: str, view: View) -> Loss:
+    """A loss by name, for the outputs of a view."""
+    if isinstance(view, Plain):
+        if name == "quantile":
+            raise BadInput("loss = quantile is for model analog; take the recipe forecast")
+        return squared_error if name == "squared" else lambda forecast, target: jnp.abs(forecast - target).mean()
+    if view.quantiles is not None:
+        return pinball(view.quantiles)
+    return masked(lambda error: error[:, 0] ** 2 if name == "squared" else jnp.abs(error[:, 0]))
+
+
+def analog(view: Aligned, *, hidden: int) -> Model:
+    """The forecaster of recipe `forecast`; see `plfl.forecast.analog`."""
+    shape = Shape(view.layout, view.bands, hidden, view.num_outputs)
+    shapes = param_shapes(shape)
+    sizes = [math.prod(size) for size in shapes.values()]
+
+    def init(key: jax.Array) -> Params:
+        draws = jnp.split(jax.random.normal(key, (sum(sizes),)), np.cumsum(sizes)[:-1])
+        return {
+            name: draw.reshape(size) * spread_of(name, size[-1])
+            for (name, size), draw in zip(shapes.items(), draws, strict=True)
+        }
+
+    def apply(params: Params, inputs: Any) -> jax.Array:
+        return forecast_changes(jnp, params, shape, inputs, _fast_dense)
+
+    return Model(init, apply)
+
+
+def _fast_dense(weight: jax.Array, bias: jax.Array, inputs: jax.Array) -> jax.Array:
+    """`plfl.forecast.analog.plain_dense` by the kernel of `dense`."""
+    return dense(weight, bias, jnp.ones_like(bias), inputs.T).T
 
 
 def lstm_mlp(
@@ -103,11 +166,10 @@ def _uniform(key: jax.Array, shapes: Mapping[str, tuple[tuple[int, ...], int]]) 
     }
 
 
-def check_model(model: Model, num_features: int, lookback: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of the model's params, after checking that it takes such inputs and gives one forecast per window."""
+def check_model(model: Model, task: Task) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes of the model's params, after checking that it takes the task's inputs and gives what its view expects."""
     if not isinstance(model, Model):
         raise BadInput(f"a model is plfl.forecast.models.Model(init, apply), not a {type(model).__name__}")
-    inputs = jax.ShapeDtypeStruct((3, lookback, num_features), jnp.float32)
     params = _evaluated("init", model.init, jax.random.key(0))
     is_named = isinstance(params, dict) and all(isinstance(name, str) for name in params)
     if not params or not is_named or not all(_is_float(value) for value in params.values()):
@@ -118,10 +180,15 @@ def check_model(model: Model, num_features: int, lookback: int) -> dict[str, jax
         raise BadInput(
             f"the model's param {reserved[0]!r} needs another name: without '/', not beginning with 'scaler.'"
         )
-    forecasts = _evaluated(f"apply with inputs (batch, {lookback}, {num_features})", model.apply, params, inputs)
-    if getattr(forecasts, "shape", None) != (3,):
-        found = getattr(forecasts, "shape", type(forecasts).__name__)
-        raise BadInput(f"the model must give one forecast per window, shape (batch,); for a batch of 3 it gave {found}")
+    if isinstance(task.view, Plain):
+        size = (task.lookback, task.num_features)
+        inputs: Any = jax.ShapeDtypeStruct((3, *size), jnp.float32)
+        forecasts = _evaluated(f"apply with inputs (batch, {size[0]}, {size[1]})", model.apply, params, inputs)
+        if getattr(forecasts, "shape", None) != (3,):
+            found = getattr(forecasts, "shape", type(forecasts).__name__)
+            raise BadInput(
+                f"the model must give one forecast per window, shape (batch,); for a batch of 3 it gave {found}"
+            )
     return params
 
 
@@ -138,13 +205,15 @@ def _is_float(value: Any) -> bool:
     return hasattr(value, "shape") and jnp.issubdtype(value.dtype, jnp.floating)
 
 
-MODELS: Mapping[str, Callable[..., Model]] = {"lstm_mlp": lstm_mlp}
+MODELS = ("lstm_mlp", "analog")
 
 
-def make_model(name: str, num_features: int, lookback: int, *, hidden: int, mlp: Sequence[int]) -> Model:
-    """A model by name."""
-    if name == GIVEN:
+def make_model(config: Config, task: Task) -> Model:
+    """The model that a config names, for the windows of a task."""
+    if config.model == GIVEN:
         raise BadInput("this run's model was given in Python; go on with plfl.run(resume=..., model=...) there")
-    if name not in MODELS:
-        raise BadInput(f"unknown model {name!r}; known models: {', '.join(MODELS)}")
-    return MODELS[name](num_features, lookback, hidden=hidden, mlp=mlp)
+    if config.model not in MODELS:
+        raise BadInput(f"unknown model {config.model!r}; known models: {', '.join(MODELS)}")
+    if isinstance(task.view, Aligned):
+        return analog(task.view, hidden=config.hidden)
+    return lstm_mlp(task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp)

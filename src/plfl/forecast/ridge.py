@@ -23,7 +23,7 @@ class Line(NamedTuple):
     """A linear forecast of the change from the load at the origin."""
 
     weights: np.ndarray
-    """(lookback * features,)"""
+    """(columns,)"""
     intercept: float
 
 
@@ -53,13 +53,9 @@ def solve_ridge(inputs: np.ndarray, changes: np.ndarray) -> list[Line]:
 
 
 def cut_windows(task: Task, row: int, origins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Flat inputs (windows, lookback * features), as `gather` cuts them, and changes (windows,) up to the target."""
-    times = origins[:, None] + np.arange(1 - task.lookback, 1)  # (windows, lookback)
-    series, calendar = task.series[row][times], task.calendar[task.zone_of_client[row]][times]
-    statics = np.broadcast_to(task.statics[row], (*times.shape, task.statics.shape[-1]))
-    inputs = np.concatenate([series[..., :1], calendar, series[..., 1:], statics], axis=-1)
+    """Flat inputs (windows, columns), as the view cuts them, and changes (windows,) up to the target."""
     load = task.series[row][:, 0]
-    return inputs.reshape(len(origins), -1), load[origins + task.horizon] - load[origins]
+    return task.view.flatten(task.client(row), origins), load[origins + task.horizon] - load[origins]
 
 
 def _spread(origins: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Scaler:
-    """Mean and standard deviation of a client's own training part."""
+    """Centre and spread of a client's own training part: mean and standard deviation, or robust ones."""
 
     load_mean: float
     load_sd: float
@@ -42,9 +42,17 @@ class Scaler:
         return {name: np.asarray(value, np.float32) for name, value in values.items()}
 
 
-def fit_scaler(load: np.ndarray, covariates: np.ndarray) -> Scaler:
-    """The scaler of a training part: load (time,), covariates (time, covariates); unknown values do not count."""
+def fit_scaler(load: np.ndarray, covariates: np.ndarray, *, is_robust: bool = False) -> Scaler:
+    """The scaler of a training part: load (time,), covariates (time, covariates); unknown values do not count.
+
+    A robust one has the median of the load for its mean, and the distance of its 10th and 90th percentile for its
+    standard deviation (but at least half of the latter: a load may stand still for nine tenths of the time).
+    """
     mean, sd = _mean_and_sd(np.asarray(load, np.float64)[:, None])
+    if is_robust:
+        low, middle, high = np.nanpercentile(np.asarray(load, np.float64), (10, 50, 90))
+        mean = np.array([middle]).astype(np.float32).astype(np.float64)
+        sd = np.maximum(sd / 2, high - low).astype(np.float32).astype(np.float64)
     covariate_mean, covariate_sd = _mean_and_sd(np.asarray(covariates, np.float64))
     return Scaler(float(mean[0]), float(sd[0]), covariate_mean, covariate_sd)
 

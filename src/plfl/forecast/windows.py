@@ -3,46 +3,26 @@
 A window with origin t has the inputs at t - lookback + 1 .. t and the target at t + horizon. Origin and target lie
 in one part (training, validation or test, in this order of time); inputs may reach back into an earlier part, never
 forward. Origin and target are real readings; inputs may be filled over a short gap and never touch a long one.
-Windows are never materialised: `ClientData` keeps the scaled series and the origins, `gather` cuts batches from it.
+Windows are never materialised: `ClientData` keeps the scaled series and the origins, a `View` cuts batches from it.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from plfl.config import Config, count_intervals
-from plfl.data.panel import Panel, local_calendar
+from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
 from plfl.data.scratch import Scratch, forgetting
 from plfl.errors import BadInput
-from plfl.forecast.scaling import Scaler, fit_scaler, scale_calendar, scale_statics
-
-if TYPE_CHECKING:
-    import jax
+from plfl.forecast.scaling import Scaler, fit_scaler, scale_statics
+from plfl.forecast.views import ClientData, View, make_view
 
 PARTS = ("train", "validation", "test")
-Array = Union["jax.Array", np.ndarray]
-
-
-class ClientData(NamedTuple):
-    """One client's series, ready to cut windows from; stacked over clients, all but `calendar` gain a leading axis."""
-
-    series: Array
-    """(time, 1 + covariates) scaled load and covariates; 0 where unknown (no window reaches there)."""
-    calendar: Array
-    """(zones, time, 2) scaled time of day and weekday in local time, for all zones."""
-    zone: Array
-    """() the client's zone."""
-    statics: Array
-    """(statics,) scaled."""
-    origins: Array
-    """(windows,) origins of the training windows, then padding."""
-    num_windows: Array
-    """() how many of them are real."""
 
 
 class Origins(Sequence[np.ndarray]):
@@ -89,13 +69,13 @@ class Task:
 
     panel: Panel
     """The clients that take part."""
-    lookback: int
-    horizon: int
+    view: View
+    """What a model sees of a window."""
     scalers: tuple[Scaler, ...]
     series: np.ndarray
     """(clients, time, 1 + covariates) scaled."""
     calendar: np.ndarray
-    """(zones, time, 2) scaled."""
+    """(zones, time, columns) scaled."""
     zone_of_client: np.ndarray
     """(clients,)"""
     statics: np.ndarray
@@ -117,9 +97,32 @@ class Task:
         return found
 
     @property
+    def lookback(self) -> int:
+        """Intervals without a gap that end at an origin."""
+        return self.view.lookback
+
+    @property
+    def horizon(self) -> int:
+        """Intervals from an origin to the target by which a window is scored."""
+        return self.view.horizon
+
+    @property
     def num_features(self) -> int:
-        """Inputs of the model at each time."""
+        """Inputs of the paper's model at each time."""
         return int(self.series.shape[-1] + self.calendar.shape[-1] + self.statics.shape[-1])
+
+    def client(self, row: int) -> ClientData:
+        """One client's data."""
+        origins = self.origins["train"][row]
+        return ClientData(
+            self.series[row],
+            self.calendar,
+            self.zone_of_client[row],
+            self.statics[row],
+            origins,
+            np.asarray(len(origins), np.int32),
+            np.asarray(self.bounds[row][1], np.int32),
+        )
 
     @property
     def num_windows(self) -> np.ndarray:
@@ -129,20 +132,6 @@ class Task:
     def each_client(self) -> Iterator[int]:
         """The row of each client in turn; arrays in files take no more memory than some clients' rows."""
         return forgetting(range(self.panel.num_clients), self.series, self.panel.load, self.panel.covariates)
-
-
-def gather(data: ClientData, origins: "jax.Array", lookback: int, horizon: int) -> tuple["jax.Array", "jax.Array"]:
-    """Inputs (batch, lookback, features) and targets (batch,) of the windows with these origins.
-
-    Feature order: load, time of day, weekday, covariates, statics.
-    """
-    import jax.numpy as jnp  # here alone, so that checking data does not wait for JAX
-
-    times = origins[:, None] + jnp.arange(1 - lookback, 1)  # (batch, lookback)
-    series, calendar = jnp.asarray(data.series)[times], jnp.asarray(data.calendar)[data.zone, times]
-    statics = jnp.broadcast_to(data.statics, (*times.shape, data.statics.shape[-1]))
-    inputs = jnp.concatenate([series[..., :1], calendar, series[..., 1:], statics], axis=-1)
-    return inputs, jnp.asarray(data.series)[origins + horizon, 0]
 
 
 class _Cut(NamedTuple):
@@ -161,7 +150,7 @@ def make_task(panel: Panel, config: Config, findings: Iterable[Finding] = (), sc
     `findings` are those about the data so far; the task carries them on.
     """
     scratch = scratch or Scratch()
-    lookback, horizon, _ = _lengths(panel, config)
+    view = make_view(panel, config)
     series = scratch.empty((panel.num_clients, panel.num_times, 1 + len(panel.covariate_names)))
     rows: list[int] = []
     bounds, scalers = [], []
@@ -173,8 +162,8 @@ def make_task(panel: Panel, config: Config, findings: Iterable[Finding] = (), sc
             new.append(cut.finding)
             continue
         train = slice(*cut.bounds[:2])
-        scalers.append(fit_scaler(panel.load[row, train], panel.covariates[row, train]))
-        _scale_series(series[len(rows)], cut.filled, panel.covariates[row], scalers[-1])
+        scalers.append(fit_scaler(panel.load[row, train], panel.covariates[row, train], is_robust=view.is_robust))
+        _scale_series(series[len(rows)], cut.filled, panel.covariates[row], scalers[-1], view)
         rows.append(row)
         bounds.append(cut.bounds)
         for part in PARTS:
@@ -182,14 +171,13 @@ def make_task(panel: Panel, config: Config, findings: Iterable[Finding] = (), sc
     if not rows:
         raise BadInput(f"no client can take part ({len(new)} refused); {new[0]}")
     kept = panel if len(rows) == panel.num_clients else panel.take(rows, scratch)
-    zone_of_client, time_of_day, weekday = local_calendar(kept)
+    zone_of_client, calendar = view.read_calendar(kept)
     return Task(
         panel=kept,
-        lookback=lookback,
-        horizon=horizon,
+        view=view,
         scalers=tuple(scalers),
         series=series[: len(rows)],
-        calendar=scale_calendar(time_of_day, weekday, kept.steps_per_day),
+        calendar=calendar,
         zone_of_client=zone_of_client,
         statics=scale_statics(kept.statics),
         bounds=np.array(bounds),
@@ -205,11 +193,8 @@ def find_refusals(panel: Panel, config: Config) -> list[Finding]:
 
 def _lengths(panel: Panel, config: Config) -> tuple[int, int, int]:
     """Lookback, horizon and longest gap to fill, in intervals."""
-    return (
-        count_intervals(config.lookback, panel.interval, "lookback"),
-        count_intervals(config.horizon, panel.interval, "horizon"),
-        count_intervals(config.max_gap, panel.interval, "max_gap"),
-    )
+    view = make_view(panel, config)
+    return view.lookback, view.horizon, count_intervals(config.max_gap, panel.interval, "max_gap")
 
 
 def _cut(panel: Panel, row: int, config: Config) -> _Cut:
@@ -242,6 +227,7 @@ def stack_clients(tasks: Sequence[Task]) -> ClientData:
         statics=np.concatenate([task.statics for task in tasks]),
         origins=origins,
         num_windows=counts,
+        end=np.concatenate([task.bounds[:, 1] for task in tasks]).astype(np.int32),
     )
 
 
@@ -311,11 +297,12 @@ def find_origins(
     return found
 
 
-def _scale_series(series: np.ndarray, filled: np.ndarray, covariates: np.ndarray, scaler: Scaler) -> None:
+def _scale_series(series: np.ndarray, filled: np.ndarray, covariates: np.ndarray, scaler: Scaler, view: View) -> None:
     """Fill in a client's scaled series (time, 1 + covariates)."""
-    series[:, 0] = scaler.scale_load(filled)
     series[:, 1:] = scaler.scale_covariates(covariates)
     np.nan_to_num(series, copy=False)  # an unknown covariate is an average one
+    load = scaler.scale_load(filled)
+    series[:, 0] = load if view.marks_unknown else np.nan_to_num(load)
 
 
 def _why_refused(

@@ -1,0 +1,65 @@
+"""Public holidays of a meter's country, by local date; the country is that of the time zone unless the config says.
+
+The rules are those of the package `holidays`; which country a zone lies in is in the IANA table that tzdata carries.
+"""
+
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from plfl.data.zones import utc_offset
+from plfl.errors import BadInput
+
+NONE, AUTO = "none", "auto"
+
+
+def holiday_flags(zone: str, utc: np.ndarray, which: str = AUTO) -> np.ndarray:
+    """1 for each time (time,) whose local date is a public holiday, else 0, as float32.
+
+    `which` is a country or a part of one, such as US or US-CA; auto, the zone's country; or none.
+    """
+    place = _known_country(zone) if which == AUTO else which
+    if place is None or place == NONE:
+        return np.zeros(len(utc), np.float32)
+    times = utc.astype("datetime64[s]")
+    local = times + utc_offset(zone, times.astype(np.int64)).astype("timedelta64[s]")
+    days = local.astype("datetime64[D]")
+    years = np.unique(days.astype("datetime64[Y]").astype(int)) + 1970
+    found = np.concatenate([_dates(place, int(year)) for year in years])
+    return np.isin(days, found).astype(np.float32)
+
+
+@cache
+def find_country(zone: str) -> str | None:
+    """The two letters of the country that a zone lies in; None for one that lies in none, such as UTC.
+
+    >>> find_country("America/Chicago")
+    'US'
+    """
+    table = files("tzdata").joinpath("zoneinfo", "zone.tab").read_text(encoding="utf-8")
+    for line in table.splitlines():
+        if not line.startswith("#") and line.split("\t")[2] == zone:
+            return line.split("\t")[0]
+    return None
+
+
+def _known_country(zone: str) -> str | None:
+    """The zone's country, if its holidays are known."""
+    import holidays
+
+    country = find_country(zone)
+    return country if country in holidays.list_supported_countries() else None
+
+
+@cache
+def _dates(place: str, year: int) -> np.ndarray:
+    """The holidays of a year (days,)."""
+    import holidays
+
+    country, _, subdivision = place.partition("-")
+    try:
+        found = holidays.country_holidays(country, subdiv=subdivision or None, years=year)
+    except NotImplementedError as error:
+        raise BadInput(f"holidays = {place!r}: {error}; write a country such as US or US-CA, auto or none") from None
+    return np.array(sorted(found), "datetime64[D]")

@@ -1,0 +1,271 @@
+"""Views: what a model sees of a client's series, how its training windows are drawn, and what its outputs mean.
+
+`Plain` is the paper's: the inputs of the last hours, time by time, and one lead. `Aligned` is the one of recipe
+`forecast`: pairs of origin and lead with the inputs of `plfl.forecast.aligned`, several leads, and quantiles.
+A view is a value; everything that trains, forecasts or compares asks the task's view and knows no more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+import numpy as np
+
+from plfl.config import Config, count_intervals, furthest_lead
+from plfl.data.holidays import holiday_flags
+from plfl.data.panel import Panel, local_calendar
+from plfl.errors import BadInput
+from plfl.forecast import aligned
+from plfl.forecast.aligned import Inputs, Layout, Series
+from plfl.forecast.scaling import scale_calendar
+
+if TYPE_CHECKING:
+    import jax
+
+Array = Union["jax.Array", np.ndarray]
+SHORT_MINUTES = 60
+"""Leads up to this long have a network of their own; it is also the lead by which a model of many is scored."""
+_SCORED_MINUTES = (15, 30, 60, 120, 180, 240, 360, 480, 720, 1080, 1440, 2160, 2880)
+"""Leads at which a model of many is evaluated and calibrated, and always the first and the last."""
+_SHORT_SHARE = 2 / 3
+"""Of a batch, where there are short and long leads."""
+
+
+class ClientData(NamedTuple):
+    """One client's series, ready to cut windows from; stacked over clients, all but `calendar` gain a leading axis."""
+
+    series: Array
+    """(time, 1 + covariates) scaled load and covariates; 0 where unknown, or NaN where the view marks unknown loads."""
+    calendar: Array
+    """(zones, time, columns) scaled time of day and weekday in local time, and what else the view asks for."""
+    zone: Array
+    """() the client's zone."""
+    statics: Array
+    """(statics,) scaled."""
+    origins: Array
+    """(windows,) origins of the training windows, then padding."""
+    num_windows: Array
+    """() how many of them are real."""
+    end: Array
+    """() the first time after the training part."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The paper's view: inputs (batch, lookback, features) at each time of the lookback, and one lead."""
+
+    lookback: int
+    horizon: int
+    is_robust = False
+    marks_unknown = False
+    leads = None
+    quantiles: tuple[float, ...] | None = None
+
+    def read_calendar(self, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
+        """The zone of each client (clients,), and time of day and weekday (zones, time, 2), scaled."""
+        zone_of_client, time_of_day, weekday = local_calendar(panel)
+        return zone_of_client, scale_calendar(time_of_day, weekday, panel.steps_per_day)
+
+    def pick(self, data: ClientData, key: "jax.Array", num_steps: int, batch: int) -> "jax.Array":
+        """Origins (steps, batch), drawn uniformly with replacement from the training windows."""
+        import jax
+        import jax.numpy as jnp
+
+        return jnp.asarray(data.origins)[jax.random.randint(key, (num_steps, batch), 0, data.num_windows)]
+
+    def cut(self, data: ClientData, origins: "jax.Array") -> tuple["jax.Array", "jax.Array"]:
+        """Inputs (batch, lookback, features) and targets (batch,) of the windows with these origins."""
+        return gather(data, origins, self.lookback, self.horizon)
+
+    def forecast(self, apply: Any, params: Any, data: ClientData, origins: "jax.Array") -> "jax.Array":
+        """Scaled forecasts (windows,) for the windows with these origins."""
+        return apply(params, self.cut(data, origins)[0])
+
+    def flatten(self, data: ClientData, origins: np.ndarray) -> np.ndarray:
+        """The inputs of windows as rows (windows, columns), for models that know nothing of time."""
+        times = origins[:, None] + np.arange(1 - self.lookback, 1)  # (windows, lookback)
+        series, calendar = data.series[times], data.calendar[data.zone][times]
+        statics = np.broadcast_to(data.statics, (*times.shape, data.statics.shape[-1]))
+        inputs = np.concatenate([series[..., :1], calendar, series[..., 1:], statics], axis=-1)
+        return inputs.reshape(len(origins), -1)
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Pairs of origin and lead; one model for all leads up to the longest, or for one."""
+
+    layout: Layout
+    horizon: int
+    """The lead, in intervals, by which a window is scored."""
+    first: int
+    last: int
+    """The shortest and the longest lead."""
+    leads: tuple[int, ...]
+    """Those at which forecasts are evaluated and calibrated, rising."""
+    quantiles: tuple[float, ...] | None
+    """None if the model gives one number."""
+    is_residual: bool = True
+    is_robust: bool = True
+    holidays: str = "auto"
+    marks_unknown = True
+
+    @property
+    def lookback(self) -> int:
+        """Intervals without a gap that end at an origin."""
+        return self.layout.lookback
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers for each pair."""
+        return len(self.quantiles) if self.quantiles else 1
+
+    @property
+    def middle(self) -> int:
+        """Which output is the forecast."""
+        return self.quantiles.index(0.5) if self.quantiles else 0
+
+    @property
+    def num_short(self) -> int:
+        """The longest lead of the short band, in intervals."""
+        return max(1, SHORT_MINUTES // self.layout.minutes)
+
+    @property
+    def bands(self) -> tuple[str, ...]:
+        """short, long or both."""
+        return (*(["short"] if self.first <= self.num_short else []), *(["long"] if self.last > self.num_short else []))
+
+    def read_calendar(self, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
+        """The zone of each client (clients,), and time of day, weekday and holidays (zones, time, 3)."""
+        zone_of_client, time_of_day, weekday = local_calendar(panel)
+        scaled = scale_calendar(time_of_day, weekday, panel.steps_per_day)
+        flags = [holiday_flags(zone, panel.times(), self.holidays) for zone in sorted(set(panel.zones))]
+        return zone_of_client, np.concatenate([scaled, np.stack(flags)[..., None]], axis=-1)
+
+    def series(self, data: ClientData) -> Series:
+        """A client's series as `aligned` reads it."""
+        return Series(data.series[:, 0], data.series[:, 1:], data.calendar[data.zone])
+
+    def pick(self, data: ClientData, key: "jax.Array", num_steps: int, batch: int) -> tuple["jax.Array", "jax.Array"]:
+        """Origins and leads (steps, batch): origins uniformly with replacement, leads evenly by their logarithm.
+
+        Two thirds of a batch are short leads, where there are both.
+        """
+        import jax
+        import jax.numpy as jnp
+
+        for_origins, for_leads = jax.random.split(key)
+        origins = jnp.asarray(data.origins)[jax.random.randint(for_origins, (num_steps, batch), 0, data.num_windows)]
+        place = jax.random.uniform(for_leads, (num_steps, batch))
+        leads = []
+        begin = 0
+        for first, last, end in self._shares(batch):
+            low, high = np.log(first), np.log(last + 1)
+            found = jnp.floor(jnp.exp(low + (high - low) * place[:, begin:end])).astype(jnp.int32)
+            leads.append(jnp.clip(found, first, last))
+            begin = end
+        return origins, jnp.concatenate(leads, axis=1)
+
+    def _shares(self, batch: int) -> list[tuple[int, int, int]]:
+        """(first lead, last lead, end in the batch) of each band."""
+        if len(self.bands) == 1:
+            return [(self.first, self.last, batch)]
+        num = min(max(1, round(_SHORT_SHARE * batch)), batch - 1)
+        return [(self.first, self.num_short, num), (self.num_short + 1, self.last, batch)]
+
+    def cut(self, data: ClientData, windows: tuple["jax.Array", "jax.Array"]) -> tuple[tuple[Inputs, ...], "jax.Array"]:
+        """Inputs by band, and the changes (batch,) up to the targets; NaN where a target is unknown or too late."""
+        import jax.numpy as jnp
+
+        series = self.series(data)
+        origins, leads = (jnp.ravel(values) for values in windows)
+        found = []
+        begin = 0
+        for _, _, end in self._shares(windows[0].shape[-1]):
+            found.append(aligned.cut(jnp, series, self.layout, origins[begin:end], leads[begin:end]))
+            begin = end
+        times = origins + leads
+        reached = jnp.where(times < data.end, jnp.asarray(series.load)[times], jnp.nan)
+        return tuple(found), reached - self._base(jnp, series, origins)
+
+    def _base(self, xp: Any, series: Series, origins: Any) -> Any:
+        return series.load[origins] if self.is_residual else xp.zeros(origins.shape, np.float32)
+
+    def forecast(self, apply: Any, params: Any, data: ClientData, origins: "jax.Array") -> "jax.Array":
+        """Scaled forecasts (windows, leads, outputs), outputs rising, for the windows with these origins."""
+        import jax.numpy as jnp
+
+        return self.forecast_with(jnp, lambda inputs: apply(params, inputs), self.series(data), origins, self.leads)
+
+    def forecast_with(self, xp: Any, apply: Any, series: Series, origins: Any, leads: Sequence[int]) -> Any:
+        """The same for any leads, in JAX or NumPy; `apply` maps inputs by band to outputs."""
+        inputs = []
+        for band in self.bands:
+            own = [lead for lead in leads if (lead <= self.num_short) == (band == "short")]
+            pairs = (xp.tile(origins, len(own)), xp.repeat(xp.asarray(own, dtype=origins.dtype), origins.shape[0]))
+            inputs.append(aligned.cut(xp, series, self.layout, *pairs))
+        outputs = apply(tuple(inputs)).reshape(len(leads), origins.shape[0], -1)
+        outputs = xp.sort(outputs, axis=-1) + self._base(xp, series, origins)[:, None]
+        return xp.swapaxes(outputs, 0, 1)
+
+    def flatten(self, data: ClientData, origins: np.ndarray) -> np.ndarray:
+        """The inputs of windows at the scored lead as rows (windows, columns), those of the past days included."""
+        leads = np.full(len(origins), self.horizon)
+        cut = aligned.cut(np, self.series(data), self.layout, origins, leads)
+        days = np.where(cut.is_known[..., None], cut.changes, 0)
+        return np.concatenate([cut.features, days.reshape(len(origins), -1)], axis=1)
+
+
+View = Plain | Aligned
+
+
+def gather(data: ClientData, origins: "jax.Array", lookback: int, horizon: int) -> tuple["jax.Array", "jax.Array"]:
+    """Inputs (batch, lookback, features) and targets (batch,) of the windows with these origins.
+
+    Feature order: load, time of day, weekday, covariates, statics.
+    """
+    import jax.numpy as jnp  # here alone, so that checking data does not wait for JAX
+
+    times = origins[:, None] + jnp.arange(1 - lookback, 1)  # (batch, lookback)
+    series, calendar = jnp.asarray(data.series)[times], jnp.asarray(data.calendar)[data.zone, times]
+    statics = jnp.broadcast_to(data.statics, (*times.shape, data.statics.shape[-1]))
+    inputs = jnp.concatenate([series[..., :1], calendar, series[..., 1:], statics], axis=-1)
+    return inputs, jnp.asarray(data.series)[origins + horizon, 0]
+
+
+def make_view(panel: Panel, config: Config) -> View:
+    """The view that a config asks for, on data of the panel's interval."""
+    lookback = count_intervals(config.lookback, panel.interval, "lookback")
+    furthest = furthest_lead(config.horizon)
+    if config.model != "analog":
+        if furthest:
+            raise BadInput(
+                f"horizon = {config.horizon!r}: the model {config.model} forecasts one lead; write horizon=1h, say, or "
+                "take the recipe forecast"
+            )
+        return Plain(lookback, count_intervals(config.horizon, panel.interval, "horizon"))
+    minutes = int(panel.interval / np.timedelta64(1, "m"))
+    last = count_intervals(furthest or config.horizon, panel.interval, "horizon")
+    ahead = [_place(panel, name) for name in config.future]
+    layout = aligned.make_layout(
+        minutes, lookback, config.days, len(panel.covariate_names), ahead, has_lags=config.lags
+    )
+    scored = min(last, max(1, SHORT_MINUTES // minutes)) if furthest else last
+    leads = {scored, last, 1, *(m // minutes for m in _SCORED_MINUTES if m % minutes == 0)} if furthest else {last}
+    return Aligned(
+        layout=layout,
+        horizon=scored,
+        first=1 if furthest else last,
+        last=last,
+        leads=tuple(sorted(lead for lead in leads if lead <= last)),
+        quantiles=config.quantiles if config.loss == "quantile" else None,
+        is_residual=config.residual,
+        is_robust=config.scale == "robust",
+        holidays=config.holidays,
+    )
+
+
+def _place(panel: Panel, name: str) -> int:
+    if name not in panel.covariate_names:
+        known = ", ".join(panel.covariate_names) or "none"
+        raise BadInput(f"future = {name!r}: the data has no such covariate; it has {known}")
+    return panel.covariate_names.index(name)

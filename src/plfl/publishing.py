@@ -1,0 +1,48 @@
+"""From a trained model's forecasts to what a client publishes: calibrated, gated, clipped where a meter never exports.
+
+What a client needs for that is fitted on its own validation part and stored in its own file
+(`plfl.forecast.deployed`); forecasts of the test part are published exactly as the client would publish them.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from plfl.forecast.calibrate import Calibration, calibrate, fit_calibration, read_targets, repeat_loads
+from plfl.forecast.views import Aligned
+from plfl.forecast.windows import Task
+
+
+def fit_all(task: Task, forecasts: Sequence[np.ndarray]) -> list[Calibration]:
+    """Every client's calibration, from forecasts (windows, leads, quantiles) of its validation part."""
+    return [_fit(task, row, forecasts[row]) for row in task.each_client()]
+
+
+def _fit(task: Task, row: int, forecasts: np.ndarray) -> Calibration:
+    view = task.view
+    assert isinstance(view, Aligned)
+    load, origins = task.series[row][:, 0], task.origins["validation"][row]
+    actual = read_targets(load, origins, view.leads, int(task.bounds[row][2]))
+    repeats = repeat_loads(load, origins, view.leads, view.layout.day)
+    return fit_calibration(actual, forecasts, repeats, view.leads, view.quantiles or (0.5,))
+
+
+def publish_all(
+    task: Task, forecasts: Sequence[np.ndarray], calibrations: Sequence[Calibration], part: str = "test"
+) -> list[np.ndarray]:
+    """What every client publishes (windows, leads, quantiles), scaled."""
+    return [_publish(task, row, forecasts[row], calibrations[row], part) for row in task.each_client()]
+
+
+def _publish(task: Task, row: int, forecasts: np.ndarray, calibration: Calibration, part: str) -> np.ndarray:
+    view = task.view
+    assert isinstance(view, Aligned)
+    load, origins = task.series[row][:, 0], task.origins[part][row]
+    published = calibrate(calibration, forecasts, repeat_loads(load, origins, view.leads, view.layout.day), view.middle)
+    return np.maximum(published, least_load(task, row)).astype(np.float32)
+
+
+def least_load(task: Task, row: int) -> float:
+    """The least scaled load that a client can have: none for a meter that has exported."""
+    train = task.panel.load[row, task.bounds[row][0] : task.bounds[row][2]]
+    return -np.inf if np.nanmin(train) < 0 else float(task.scalers[row].scale_load(np.zeros(1))[0])

@@ -1,0 +1,205 @@
+"""Personalization that is earned: each client goes on alone, and keeps what its own validation part rewards.
+
+After the last round every client trains a copy of the model at home for some rounds. Candidates are the copy at several
+moments (early stopping) and the points half way back to the shared model (shrinkage); of each band of leads a client
+keeps the candidate with the least error on its own validation part, and the shared one unless another is better by a
+margin. So the amount of personalization is the client's own choice, and nothing of it is sent.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plfl.config import PERSONAL_ALIASES
+from plfl.federate.round import FederationState
+from plfl.federation import Federation
+from plfl.forecast.calibrate import read_targets
+from plfl.forecast.models import Params
+from plfl.forecast.views import Aligned
+from plfl.forecast.windows import Task
+
+SHARES = (0.5, 1.0)
+"""How far a candidate lies on the way from the shared model to the tuned one."""
+MARGIN = 0.005
+"""A candidate has to be better than the shared model by this share."""
+_MAX_WINDOWS = 400
+"""Validation windows that a client's choice looks at."""
+ALL = "all"
+"""The one band of a model with one lead."""
+
+
+def train(federation: Federation) -> FederationState:
+    """The state after all rounds of a federation."""
+    return _run_rounds(federation, federation.engine.init(), 1, federation.config.rounds)
+
+
+def fine_tune(alone: Federation, begun: Params, num_rounds: int) -> FederationState:
+    """The state of clients that go on alone for some rounds, each from its own row of params (clients, ...).
+
+    `alone` is a federation that shares nothing. Batches are those of the rounds after its config's.
+    """
+    state = alone.engine.fetch(alone.engine.init())
+    state = state._replace(clients=state.clients._replace(personal=begun))
+    return _run_rounds(alone, alone.engine.place(state), alone.config.rounds + 1, num_rounds)
+
+
+def _run_rounds(federation: Federation, state: FederationState, first: int, num_rounds: int) -> FederationState:
+    for at in range(first, first + num_rounds):
+        state = jax.block_until_ready(federation.engine.run_round(state, at)[0].state)
+    return state
+
+
+def sent_params(federation: Federation, state: FederationState) -> Params:
+    """What the server would send each client next: (clients, ...)."""
+    server = jax.tree.map(jnp.asarray, federation.engine.fetch(state).server)
+    clients = jnp.arange(federation.task.panel.num_clients)
+    return jax.tree.map(np.asarray, jax.vmap(lambda c: federation.engine.server.broadcast(server, c))(clients))
+
+
+class Choice(NamedTuple):
+    """What one client kept for a band of leads."""
+
+    rounds: int
+    """It went on alone for so many rounds; 0 keeps the shared model."""
+    share: float
+    """How far from the shared model towards the tuned one."""
+    shared_error: float
+    """On the validation part, relative to persistence."""
+    error: float
+
+
+class Tuner:
+    """The second stage of a federation."""
+
+    def __init__(self, federation: Federation) -> None:
+        config = federation.config
+        alone = config.model_copy(
+            update={
+                "personal": PERSONAL_ALIASES["all"],
+                "client_lr": config.tune_lr,
+                "rounds": config.tune_rounds,
+                "local_steps": federation.plan.training.local_steps,
+                "max_passes": None,
+                "decay": "cosine",
+                "fraction": 1.0,
+            }
+        )
+        self.federation = federation
+        model, devices = federation.plan.training.model, federation.engine.rows.mesh.devices.ravel().tolist()
+        self.alone = Federation(alone, federation.task, model, devices, federation.scratch)
+
+    def compile(self) -> None:
+        """Compile the rounds ahead of the first one."""
+        self.alone.engine.compile(self.alone.engine.init())
+
+    def tune(
+        self, state: FederationState, observer: Callable[[int], None] | None = None
+    ) -> tuple[FederationState, list[dict[str, Choice]]]:
+        """The state of `alone` after every client's choice, and the choices by client and band.
+
+        `observer` is called with the number of rounds that are done, after each.
+        """
+        engine, task = self.alone.engine, self.alone.task
+        shared = full_params(self.federation, state)
+        judge = _Judge(task)
+        rounds = self.alone.config.rounds
+        candidates = {(0, 0.0): judge.errors(engine.predict_at(self._state(shared), judge.origins))}
+        best = {name: rows.copy() for name, rows in shared.items()}
+        kept = [dict.fromkeys(judge.bands, (0, 0.0)) for _ in task.panel.ids]
+        state = self._state(shared)
+        for at in range(1, rounds + 1):
+            state = jax.block_until_ready(engine.run_round(state, at)[0].state)
+            if at in _moments(rounds):
+                tuned = engine.fetch(state).clients.personal
+                for share in SHARES:
+                    mixed = {name: shared[name] + np.float32(share) * (tuned[name] - shared[name]) for name in shared}
+                    errors = judge.errors(engine.predict_at(self._state(mixed), judge.origins))
+                    candidates[at, share] = errors
+                    self._keep(best, mixed, errors, candidates, kept, (at, share), judge.bands)
+            if observer is not None:
+                observer(at)
+        choices = [
+            {
+                band: Choice(*kept[c][band], float(candidates[0, 0.0][c, k]), float(candidates[kept[c][band]][c, k]))
+                for k, band in enumerate(judge.bands)
+            }
+            for c in range(len(kept))
+        ]
+        return self._state(best), choices
+
+    def _state(self, params: dict[str, np.ndarray]) -> FederationState:
+        """A state in which each client has its own row of params."""
+        state = self.alone.engine.fetch(self.alone.engine.init())
+        return self.alone.engine.place(state._replace(clients=state.clients._replace(personal=dict[str, Any](params))))
+
+    def _keep(
+        self,
+        best: dict[str, np.ndarray],
+        mixed: dict[str, np.ndarray],
+        errors: np.ndarray,
+        candidates: dict[tuple[int, float], np.ndarray],
+        kept: list[dict[str, tuple[int, float]]],
+        key: tuple[int, float],
+        bands: Sequence[str],
+    ) -> None:
+        """Take over what is better, client by client and band by band."""
+        for c in range(len(kept)):
+            for k, band in enumerate(bands):
+                before = candidates[kept[c][band]][c, k] * (1 - MARGIN if kept[c][band] == (0, 0.0) else 1)
+                if not errors[c, k] < before:
+                    continue
+                kept[c][band] = key
+                for name, rows in best.items():
+                    if band == ALL or name.startswith(f"{band}."):
+                        rows[c] = mixed[name][c]
+
+
+def full_params(federation: Federation, state: FederationState) -> dict[str, np.ndarray]:
+    """Every client's whole model (clients, ...): what the server would send it next, and its own part."""
+    own = jax.tree.map(np.asarray, federation.engine.fetch(state).clients.personal)
+    return dict(sent_params(federation, state)) | own
+
+
+def _moments(rounds: int) -> set[int]:
+    """Rounds after which candidates are judged: closer together at the beginning."""
+    return {max(1, round(rounds * share)) for share in (0.04, 0.12, 0.28, 0.52, 0.76, 1.0)}
+
+
+class _Judge:
+    """Errors of candidates on some windows of each client's validation part, by band of leads."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        view = task.view
+        self.leads = view.leads or (view.horizon,)
+        self.bands = view.bands if isinstance(view, Aligned) else (ALL,)
+        self.middle = view.middle if isinstance(view, Aligned) else 0
+        self.origins = [_spread(origins) for origins in task.origins["validation"]]
+
+    def errors(self, forecasts: Sequence[np.ndarray]) -> np.ndarray:
+        """(clients, bands) absolute errors relative to those of persistence, means over a band's leads."""
+        return np.array([self._of_client(row, forecast) for row, forecast in enumerate(forecasts)])
+
+    def _of_client(self, row: int, forecast: np.ndarray) -> list[float]:
+        load, origins = self.task.series[row][:, 0], self.origins[row]
+        actual = read_targets(load, origins, self.leads, int(self.task.bounds[row][2]))
+        said = forecast[..., self.middle] if forecast.ndim == 3 else forecast[:, None]
+        error, naive = (np.nanmean(np.abs(actual - x), axis=0) for x in (said, load[origins][:, None]))
+        relative = error / np.maximum(naive, 1e-9)
+        return [float(np.nanmean(relative[self._is_of(band)])) for band in self.bands]
+
+    def _is_of(self, band: str) -> np.ndarray:
+        view = self.task.view
+        if not isinstance(view, Aligned):
+            return np.ones(1, bool)
+        return (np.array(self.leads) <= view.num_short) == (band == "short")
+
+
+def _spread(origins: np.ndarray) -> np.ndarray:
+    """Some of the origins, evenly spaced, if there are many."""
+    if len(origins) <= _MAX_WINDOWS:
+        return origins
+    return origins[np.linspace(0, len(origins) - 1, _MAX_WINDOWS).astype(np.int64)]

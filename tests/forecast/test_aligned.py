@@ -1,0 +1,215 @@
+"""The inputs of pairs of origin and lead: the same in JAX and NumPy, and never from the future or before the history."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plfl.data.generated import generate
+from plfl.data.panel import Panel
+from plfl.forecast.aligned import Inputs, Series, cut, make_layout
+from plfl.forecast.views import make_view
+from plfl.forecast.windows import PARTS, Task, make_task
+from plfl.recipes import forecast
+
+INTERVALS = (15, 30, 60)
+NAN = np.float32(np.nan)
+
+
+def panel_with_gaps(minutes: int) -> Panel:
+    """Two clients for 24 days; the second begins late, and both miss hours and days."""
+    panel = generate(2, days=24, minutes=minutes)
+    load, day = panel.load.copy(), panel.steps_per_day
+    load[1, : 2 * day + 3] = np.nan
+    for row in range(2):
+        load[row, 5 * day : 6 * day + row] = np.nan
+        load[row, 12 * day + 7 : 12 * day + 9] = np.nan
+        load[row, -day // 2 : -day // 3] = np.nan
+    return replace(panel, load=load)
+
+
+@cache
+def task_with_gaps(minutes: int, history_days: int | None = None) -> Task:
+    values = {"days": 5, "lookback": "3h", "batch": 4, "history_days": history_days, "future": ["temperature"]}
+    return make_task(panel_with_gaps(minutes), forecast(**values))
+
+
+def made_series(layout, num_days: int = 10, seed: int = 0) -> Series:
+    """Random readings, Monday first; every eighth is a holiday."""
+    rng = np.random.default_rng(seed)
+    times = np.arange(num_days * layout.day)
+    calendar = np.stack([times % layout.day / layout.day, times // layout.day % 7 / 7, times % 8 == 0], axis=-1)
+    covariates = rng.normal(size=(len(times), layout.num_covariates))
+    load = rng.normal(size=len(times))
+    load[rng.random(len(times)) < 0.1] = np.nan
+    return Series(*(array.astype(np.float32) for array in (load, covariates, calendar)))
+
+
+def cut_one(series: Series, layout, origin: int, lead: int) -> Inputs:
+    return cut(np, series, layout, np.array([origin]), np.array([lead]))
+
+
+def assert_same(a: Inputs, b: Inputs, tolerance: float = 0) -> None:
+    for name, ours, theirs in zip(Inputs._fields, a, b, strict=True):
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=0, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize(("minutes", "history_days"), [*product(INTERVALS, [None]), (30, 9)])
+def test_jax_cuts_what_numpy_cuts_on_a_panel_with_gaps(minutes, history_days):
+    task = task_with_gaps(minutes, history_days)
+    layout = task.view.layout
+    jitted = jax.jit(lambda series, origins, leads: cut(jnp, series, layout, origins, leads))
+    rng = np.random.default_rng(0)
+    for row in range(2):
+        series = task.view.series(task.client(row))
+        origins = np.concatenate([rng.choice(task.origins[part][row], 30) for part in PARTS])
+        leads = rng.integers(1, layout.day + 1, len(origins)).astype(origins.dtype)
+        assert_same(jitted(series, origins, leads), cut(np, series, layout, origins, leads), 1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(INTERVALS),
+    st.integers(0, 9 * 24),
+    st.integers(1, 48),
+    st.integers(0, 9),
+    st.sampled_from([(), (1,)]),
+)
+def test_no_input_depends_on_a_reading_after_the_origin(minutes, origin, lead, seed, ahead):
+    """But covariates that are known ahead, and those at the target alone."""
+    layout = make_layout(minutes, 4, 6, 2, ahead)
+    series, other = made_series(layout, seed=seed), made_series(layout, seed=seed + 1)
+    origin, lead = origin * 60 // minutes, lead * 60 // minutes
+    series.load[origin] = 0.5
+    later = slice(origin + 1, None)
+    load, covariates = series.load.copy(), series.covariates.copy()
+    load[later], covariates[later] = other.load[later], other.covariates[later]
+    covariates[later, ahead] = series.covariates[later, ahead]
+    assert_same(
+        cut_one(series, layout, origin, lead), cut_one(Series(load, covariates, series.calendar), layout, origin, lead)
+    )
+
+
+def test_a_covariate_that_is_known_ahead_is_seen_at_the_target():
+    layout = make_layout(60, 4, 3, 2, (1,))
+    series = made_series(layout)
+    series.load[200] = 0.5
+    before = cut_one(series, layout, 200, 5).features
+    series.covariates[205] += 1
+    after = cut_one(series, layout, 200, 5).features
+    assert np.count_nonzero(before != after) == 1
+    np.testing.assert_allclose((after - before).sum(), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_nothing_before_the_training_part_is_read(part):
+    """With a history of 9 days, past days and weeks reach before it; what was there changes no input."""
+    panel = panel_with_gaps(30)
+    task = task_with_gaps(30, history_days=9)
+    load, covariates = panel.load.copy(), panel.covariates.copy()
+    for row, begin in enumerate(task.bounds[:, 0]):
+        load[row, :begin] = 2 * load[row, :begin] + 1
+        covariates[row, :begin] += 5
+    config = forecast(days=5, lookback="3h", batch=4, history_days=9, future=["temperature"])
+    other = make_task(replace(panel, load=load, covariates=covariates), config)
+    np.testing.assert_array_equal(other.bounds, task.bounds)
+    for row in range(2):
+        origins = task.origins[part][row]
+        leads = np.resize([1, 7, 48], len(origins))
+        ours, theirs = (
+            cut(np, t.view.series(t.client(row)), t.view.layout, origins, leads) for t in (task, other)
+        )
+        assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("minutes", INTERVALS)
+def test_an_unknown_week_is_replaced_by_the_day_before_and_marked(minutes):
+    layout = make_layout(minutes, 4, 0, 0)
+    series = made_series(layout, num_days=10)
+    series = series._replace(load=np.arange(len(series.load), dtype=np.float32) / 100)
+    num_day, num_week = len(layout.around_day), len(layout.around_week)
+
+    def lags_of(origin: int) -> tuple[np.ndarray, np.ndarray, float, float]:
+        features = cut_one(series, layout, origin, 2).features[0, layout.lookback :]
+        around_day, own_day, around_week, own_week = np.split(features, [num_day, num_day + 1, num_day + 1 + num_week])[:4]
+        return around_day, around_week, own_week[0] - own_day[0], own_week[6]
+
+    around_day, around_week, own_difference, is_week_known = lags_of(9 * layout.day)
+    expected = (2 - 7 * layout.day + np.array(layout.around_week)) / 100
+    np.testing.assert_allclose(around_week, expected, atol=1e-5)
+    assert own_difference < 0
+    assert is_week_known == 1
+
+    around_day, around_week, own_difference, is_week_known = lags_of(3 * layout.day)
+    np.testing.assert_array_equal(around_week, around_day[layout.around_day.index(0)])
+    assert own_difference == 0
+    assert is_week_known == 0
+
+
+@pytest.mark.parametrize("minutes", INTERVALS)
+def test_inputs_are_finite_where_only_the_lookback_is_known(minutes):
+    layout = make_layout(minutes, 4, 6, 2)
+    series = made_series(layout)
+    load = np.full_like(series.load, np.nan)
+    origin = 8 * layout.day
+    load[origin - 3 : origin + 1] = [1, 2, 4, 8]
+    found = cut_one(series._replace(load=load), layout, origin, 3)
+    assert all(np.isfinite(array).all() for array in found)
+    assert not found.is_known.any()
+    assert not found.changes.any()
+    np.testing.assert_array_equal(found.features[0, :4], [4 - 8, 2 - 8, 1 - 8, 8])
+
+
+def test_a_past_day_tells_what_it_did_after_the_same_time_of_day():
+    layout = make_layout(60, 2, 2, 0)
+    load = np.arange(96, dtype=np.float32) ** 2
+    series = made_series(layout, num_days=4)._replace(load=load)
+    found = cut_one(series, layout, 60, 5)
+    np.testing.assert_array_equal(found.changes[0, :, 0], [41**2 - 36**2, 17**2 - 12**2])
+    np.testing.assert_array_equal(found.changes[0, :, 1], [41**2 - 60**2, 17**2 - 60**2])
+    assert found.is_known.all()
+
+
+@pytest.mark.parametrize("minutes", [5, 10, *INTERVALS, 120, 240])
+@pytest.mark.parametrize(("num_covariates", "ahead"), [(0, ()), (2, ()), (3, (0, 2))])
+@pytest.mark.parametrize("has_lags", [True, False])
+@pytest.mark.parametrize("num_days", [0, 3])
+def test_a_layout_knows_its_number_of_columns(minutes, num_covariates, ahead, has_lags, num_days):
+    layout = make_layout(minutes, 4, num_days, num_covariates, ahead, has_lags=has_lags)
+    series = made_series(layout)
+    series.load[:] = 1
+    found = cut(np, series, layout, np.array([700, 800]) * 15 // minutes, np.array([1, layout.day]))
+    assert found.features.shape == (2, layout.num_features)
+    assert found.is_known.shape == (2, num_days)
+    if num_days:
+        assert found.likeness.shape == (2, num_days, layout.num_likenesses)
+        assert found.changes.shape == (2, num_days, 2)
+    assert {array.dtype for array in (found.features, found.likeness, found.changes)} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("minutes", INTERVALS)
+def test_offsets_are_durations(minutes):
+    layout = make_layout(minutes, 6 * 60 // minutes, 28, 0)
+    for offsets, all_of_them in (
+        (layout.around_day, (-60, -30, -15, 0, 15, 30, 60)),
+        (layout.around_week, (-30, -15, 0, 15, 30)),
+    ):
+        assert [step * minutes for step in offsets] == [m for m in all_of_them if m % minutes == 0]
+    assert layout.path[-1] * minutes == 360
+
+
+def test_the_holiday_flag_moves_with_the_zone():
+    """Independence Day of 2018 begins three hours later in Los Angeles, and is none in Berlin."""
+    panel = replace(generate(3, days=4, minutes=60), start=np.datetime64("2018-07-03T00:00", "s"))
+    panel = replace(panel, zones=("America/New_York", "America/Los_Angeles", "Europe/Berlin"))
+    zone_of_client, calendar = make_view(panel, forecast()).read_calendar(panel)
+    flags = calendar[zone_of_client, :, 2]
+    assert [np.flatnonzero(row).tolist() for row in flags] == [[*range(28, 52)], [*range(31, 55)], []]
+    _, without = make_view(panel, forecast(holidays="none")).read_calendar(panel)
+    assert not without[..., 2].any()
