@@ -28,7 +28,9 @@ from plfl.bench.work import count_flop
 from plfl.data.generated import generate
 from plfl.federate.devices import prepare
 from plfl.federation import complete, make_plan
+from plfl.forecast.analog import NUM_HEADS, SCORE_WIDTH
 from plfl.forecast.dense import dense
+from plfl.forecast.lookback import look_back
 from plfl.forecast.lstm import lstm
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import make_task, stack_clients
@@ -62,6 +64,31 @@ def gradient_of(layer: Callable[..., jax.Array]) -> Callable[[Any, Any], Any]:
     return step
 
 
+def look_back_step(seen: Any) -> Callable[[Any, Any], Any]:
+    """A step that differentiates the layer of past days by its params and moves them a little."""
+
+    def step(params: Any, _: Any) -> Any:
+        gradient = jax.grad(lambda params: (look_back(*params, *seen) ** 2).sum())(params)
+        return jax.tree.map(lambda p, g: p - 1e-9 * g, params, gradient)
+
+    return step
+
+
+def draw_days(rng: np.random.Generator, batch: int, days: int, likenesses: int) -> tuple[Any, Any]:
+    """Params of the layer of past days, and what it sees."""
+
+    def draw(*shape: int) -> jax.Array:
+        return jnp.asarray(rng.normal(0, 0.5, shape).astype(np.float32))
+
+    params = (
+        draw(SCORE_WIDTH, likenesses),
+        draw(SCORE_WIDTH),
+        draw(NUM_HEADS, SCORE_WIDTH),
+        draw(NUM_HEADS, likenesses),
+    )
+    return params, (jnp.abs(draw(batch, days, likenesses)), draw(batch, days, 2), draw(batch, days) > -1)
+
+
 def measure(repeats: int) -> dict[str, float]:
     """Microseconds by part."""
     prepare("cpu", 1)
@@ -93,6 +120,9 @@ def measure(repeats: int) -> dict[str, float]:
     parts: dict[str, tuple[Any, Any]] = {"LSTM": (gradient_of(lstm), (*recurrent, windows))}
     for (a, b), layer in zip(pairwise(widths), layers, strict=True):
         parts[f"dense {a} -> {b}"] = (gradient_of(dense), layer)
+    for batch_of_band in (128, 64):  # those of recipe `forecast`
+        days, seen = draw_days(rng, batch_of_band, 28, 16)
+        parts[f"past days of {batch_of_band} pairs"] = (look_back_step(seen), days)
     parts["Adam"] = (adam, carry)
     parts["whole step"] = (lambda carry, at: training.step(carry, at, data, {})[0], carry)
     found = {name: 1e6 * seconds_per_step(step, state, origins, repeats) for name, (step, state) in parts.items()}

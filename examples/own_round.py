@@ -19,9 +19,7 @@ if __name__ == "__main__":
     task = make_task(generate(3, days=60), paper())
     model = lstm_mlp(task.num_features, task.lookback)
     partition = make_partition(model.init(shared_key(0)), ["mlp.*"])
-    training = LocalTraining(
-        model, squared_error, partition, client.adam(lr=2e-3), task.view, local_steps=50, batch=16
-    )
+    training = LocalTraining(model, squared_error, partition, client.adam(lr=2e-3), task.view, local_steps=50, batch=16)
     optimizer = server.fed_yogi()
     update_locally = jax.jit(client_update, static_argnums=0)
     keys = client_keys(0, task.panel.ids)

@@ -15,6 +15,7 @@ from plfl.federate.round import FederationState, choose_cohort, run_round
 from plfl.federation import Federation, complete
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, make_task, pad_origins
+from plfl.recipes import forecast
 
 DEVICES = jax.devices("cpu")[:2]
 TINY = {"hidden": 4, "mlp": (6,), "lookback": "45min", "batch": 8, "rounds": 2, "local_steps": 10}
@@ -40,6 +41,12 @@ def tiny_config(**values: object) -> Config:
 def tiny_federation(panel: Panel | None = None, **values: object) -> Federation:
     config = tiny_config(**values)
     return Federation(config, make_task((panel or uneven_panel()).sorted(), config), None, DEVICES)
+
+
+def analog_config(**values: object) -> Config:
+    """Recipe `forecast`, small enough to compile in some seconds."""
+    tiny = {"hidden": 8, "days": 3, "lookback": "1h", "batch": 6, "rounds": 2, "local_steps": 4}
+    return complete(forecast(**tiny | values))
 
 
 def assert_trees_equal(a: object, b: object) -> None:

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from plfl import comparisons
-from plfl.comparisons import NAMES, compare, find_own, fine_tune, pool, pool_origins, sent_params
+from plfl import comparisons, tuning
+from plfl.comparisons import NAMES, compare, find_own, pool, pool_origins
 from plfl.errors import BadInput
 from plfl.federate.client import client_update
 from plfl.federate.params import batches_key, client_keys
@@ -16,6 +16,7 @@ from plfl.forecast.boosting import boosted
 from plfl.forecast.ridge import ridge
 from plfl.forecast.views import gather
 from plfl.forecast.windows import PARTS, Task, make_task
+from plfl.tuning import fine_tune, sent_params
 from small import (
     DEVICES,
     assert_trees_close,
@@ -144,7 +145,7 @@ def test_fine_tuning_asks_every_client_in_every_round(monkeypatch):
         asked.append((federation.config.personal, federation.num_asked))
         return federation.engine.init()
 
-    monkeypatch.setattr(comparisons, "_run_rounds", skip)
+    monkeypatch.setattr(tuning, "_run_rounds", skip)
     compare(["local", "fl_finetuned"], tiny_config(fraction=0.4), tiny_task(), DEVICES)
     assert asked == [(("*",), 2), ((), 2), (("*",), 5)]
 

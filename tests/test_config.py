@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plfl.config import Config, parse_settings, read_config
+from plfl.config import Config, furthest_lead, parse_settings, read_config
 from plfl.errors import BadInput
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
 
@@ -13,7 +13,11 @@ CONFIGS = st.fixed_dictionaries(
         "data": st.lists(st.text("a:?'\"\\\n\x00é", max_size=5), max_size=3),
         "seed": st.integers(0, 2**32 - 1),
         "lookback": st.sampled_from(["3h", "45min", "1.5d", 12, "7"]),
+        "horizon": st.sampled_from(["1h", 4, "up to 24h", "up to 96"]),
         "mlp": st.lists(st.integers(1, 500), max_size=3),
+        "quantiles": st.sampled_from([[0.5], [0.1, 0.5, 0.9]]),
+        "future": st.lists(st.text("aé ", max_size=3), max_size=2),
+        "max_passes": POSITIVE,
         "history_days": st.none() | st.integers(1, 999),
         "personal": st.sampled_from(["none", "mlp", "all", "lstm.bias_*", ["a", "b*"], []]),
         "server": st.sampled_from(["fed_avg", "fed_adagrad", "fed_adam", "fed_yogi", "fed_avg_adaptive"]),
@@ -51,6 +55,21 @@ def test_a_key_near_to_none_is_refused_with_all_known_ones():
         ("horizon", "-1h"),
         ("horizon", "0.0d"),
         ("horizon", 1.5),
+        ("horizon", "up to"),
+        ("horizon", "up to 0h"),
+        ("horizon", "up to tomorrow"),
+        ("quantiles", []),
+        ("quantiles", [0.1, 0.9]),
+        ("quantiles", [0.9, 0.5, 0.1]),
+        ("quantiles", [0.5, 0.5]),
+        ("quantiles", [0, 0.5, 1]),
+        ("days", -1),
+        ("loss", "mape"),
+        ("scale", "log"),
+        ("decay", "linear"),
+        ("max_passes", 0),
+        ("tune_rounds", -1),
+        ("tune_lr", 0),
         ("max_gap", "0min"),
         ("batch", 0),
         ("batch", 2.5),
@@ -103,6 +122,7 @@ def test_an_impossible_value_is_refused_in_one_line_that_names_its_field(key, va
         ({"lookback": "3 hours"}, "a duration such as 45min, 3h or 1d, or a number of intervals such as 12"),
         ({"horizon": "-1h"}, "must be longer than zero, such as 3h"),
         ({"split": [0.8, 0.1, 0.2]}, "must add up to 1, as in [0.8, 0.1, 0.1]"),
+        ({"quantiles": [0.1, 0.9]}, "quantiles [0.1, 0.9] must rise and include 0.5, as in [0.1, 0.5, 0.9]"),
         ({"client": "sgd"}, "'adam', 'adam_ams', 'prox' or 'prox_adam'"),
         ({"device": "tpu"}, "'auto', 'cpu' or 'gpu'"),
         ({"rounds": 0}, "rounds = 0: input should be greater than or equal to 1"),
@@ -157,6 +177,13 @@ def test_a_duration_is_a_time_or_a_number_of_intervals(value, lookback):
     assert Config(**{"lookback": value}).lookback == lookback
 
 
+@pytest.mark.parametrize(
+    ("value", "furthest"), [("up to 24h", "24h"), (" up  to 96 ", "96"), ("1h", None), (4, None), ("0.5d", None)]
+)
+def test_a_horizon_is_one_lead_or_all_leads_up_to_one(value, furthest):
+    assert furthest_lead(Config(**{"horizon": value}).horizon) == furthest
+
+
 @settings(deadline=None, max_examples=50)
 @given(CONFIGS)
 def test_a_stored_config_is_the_one_that_was_written(tmp_path_factory, values):
@@ -209,6 +236,13 @@ def test_the_papers_recipe_has_the_papers_protocol():
     config = make_recipe("paper", {})
     assert (config.lookback, config.horizon, config.batch, config.hidden, config.mlp) == ("3h", "1h", 16, 25, (150, 75))
     assert (config.split, config.personal, config.eval_every) == ((0.8, 0.1, 0.1), ("mlp.*",), 5)
+
+
+def test_the_forecast_recipe_is_the_default_and_differs_from_the_papers_by_what_it_says():
+    assert DEFAULT_RECIPE == "forecast"
+    config, paper = make_recipe("forecast", {}), make_recipe("paper", {})
+    assert (config.model, config.horizon, config.loss, config.personal) == ("analog", "up to 24h", "quantile", ())
+    assert (config.split, config.data, config.server, config.eval_every) == (paper.split, paper.data, paper.server, 20)
 
 
 def test_values_given_to_a_recipe_replace_its_own():

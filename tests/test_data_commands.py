@@ -173,7 +173,8 @@ def test_a_run_leaves_out_what_the_doctor_refuses_and_says_so(tmp_path):
     load[2000:2002] = np.nan
     write_meters(tmp_path / "meters.csv", y=load)
     quick = ["--set", "rounds=1", "--set", "local_steps=2", "--set", "hidden=4", "--set", "mlp=[6]"]
-    done = plfl("run", "paper", "--data", "meters.csv?timezone=America/Chicago", *quick, "--json", "--out", "run", cwd=tmp_path)
+    meters = ["--data", "meters.csv?timezone=America/Chicago"]
+    done = plfl("run", "paper", *meters, *quick, "--json", "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert [client["mase"] is None for client in result["clients"]] == [True, False, False]

@@ -158,7 +158,7 @@ def test_other_types_than_float32_are_left_to_xla():
 SCRIPT = """
 import logging; logging.basicConfig(level="INFO")
 import numpy as np, jax.numpy as jnp
-import sys; sys.path.insert(0, {tests!r})
+import sys; sys.path[:0] = [{tests!r}, {tests!r} + "/forecast"]
 from plfl.native import library
 print("available", library.is_available())
 import test_native as t
@@ -170,6 +170,11 @@ for time, features, hidden, batch in [(1, 1, 1, 1), (3, 8, 25, 16), (2, 5, 13, 3
 for outputs, inputs, batch in [(1, 1, 1), (75, 150, 16), (13, 21, 19)]:
     sample = [t.draw(rng, *shape) for shape in [(outputs, inputs), (outputs,), (outputs,), (inputs, batch)]]
     t.assert_equal_with_gradients(t.dense, t.dense_reference, t.draw(rng, outputs, batch), *sample)
+import test_lookback as l
+for sizes in [(1, 1, 9), (128, 28, 16), (19, 5, 25)]:
+    l.assert_equals_its_reference(rng, *l.draw_arguments(rng, *sizes))
+l.test_without_a_known_day_it_says_zero_and_learns_nothing()
+l.test_what_is_not_finite_stays_visible()
 t.test_adam_at_a_gradient_of_zero_stands_still()
 t.test_gates_saturate_without_overflow()
 """

@@ -76,7 +76,7 @@ def test_a_stored_config_is_complete_and_runs_again(tmp_path):
     run(small_config(), out=tmp_path / "run")
     values = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert set(Config.model_fields) - set(values) == {
-        *("history_days", "chunk", "cores"),  # all there is
+        *("history_days", "max_passes", "chunk", "cores"),  # all there is
         *("timezone", "stamp_timezone", "time_format", "interval", "covariates", "statics"),  # as the data says
         *("alpha", "server_beta1", "server_beta2", "tau", "sync_every"),  # not settings of adam and fed_avg
     }

@@ -31,6 +31,7 @@ from plfl.terminal import (
     print_bench,
     print_diagnosis,
     print_fetched,
+    print_forecast,
     print_rules,
     print_sets,
     print_study,
@@ -142,6 +143,81 @@ def report(
 
     path = write_report(folder)
     typer.echo(json.dumps({"report": str(path)}) if is_json else f"Report: {path}")
+
+
+@app.command(
+    epilog="Examples: `plfl forecast runs/NAME --client b001` · "
+    "`plfl forecast b001.safetensors --data readings.csv --at 2018-12-24T18:00 --json`"
+)
+def forecast(
+    place: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of a finished run, or a client's own model (a file).")
+    ],
+    client: Annotated[
+        str | None, typer.Option(metavar="ID", help="Which client; may be left out where there is one.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The meter's recent readings (CSV or Parquet); the run's data if left out."),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="When it is issued: ISO 8601, local time if it has no offset; after the last reading if left out.",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="How FILE is read; may be repeated.")
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="table, csv or json; table, or what --out ends with, if left out.")
+    ] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it there instead (csv or json).")] = None,
+) -> None:
+    """Forecast a client's load with its own model, without JAX.
+
+    There is always an answer; `quality` says whether it is the model's or, and why, a repetition of an earlier load.
+    """
+    from plfl.forecast.deployed import forecast_client
+
+    chosen = _choose_format(form, out, is_json=is_json)
+    found = forecast_client(place, client, data, at, parse_settings(settings or []))
+    for warning in found.warnings:
+        logging.getLogger("plfl").warning("%s", warning)
+    if chosen == "table":
+        print_forecast(found)
+        return
+    text = found.to_csv() if chosen == "csv" else json.dumps(found.to_dict(), allow_nan=False) + "\n"
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        _write_out(out, text)
+
+
+def _choose_format(form: str | None, out: Path | None, *, is_json: bool) -> str:
+    known = ("table", "csv", "json")
+    if form is not None and form not in known:
+        raise BadInput(f"--format is table, csv or json, not {form!r}")
+    if is_json and form not in (None, "json"):
+        raise BadInput(f"--json and --format {form} contradict each other; leave one out")
+    if is_json:
+        return "json"
+    if out is None:
+        return form or "table"
+    if form == "table":
+        raise BadInput("--out writes csv or json; leave out --format table")
+    return form or ("json" if out.suffix == ".json" else "csv")
+
+
+def _write_out(path: Path, text: str) -> None:
+    from plfl.storage import write_text
+
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise BadInput(f"cannot write {path} ({error.strerror}); choose another --out") from None
 
 
 @app.command(

@@ -176,9 +176,7 @@ class _Comparison:
             case "fl":
                 return self._plain[0]
             case "fl_finetuned":
-                num_rounds = -(-self.config.rounds // 4)
-                tuned = fine_tune(self._alone, self._plain[1], num_rounds)
-                return self._alone.engine.predict(tuned, self.part)
+                return self._fine_tuned()
         federation = self._alone if name == "local" and self.config.fraction == 1 else self._federation(name)
         return federation.engine.predict(train(federation), self.part)
 
@@ -186,6 +184,15 @@ class _Comparison:
         personal = ANALOG_HEAD if name == "plfl" and isinstance(self.task.view, Aligned) else PERSONAL[name]
         config = self.config.model_copy(update={"personal": personal, **changes})
         return Federation(config, self.task, self.model, self.devices)
+
+    def _fine_tuned(self) -> list[np.ndarray]:
+        """Plain FL, then alone: a quarter of the rounds more, or the config's own tuning without a choice."""
+        if not self.config.tune_rounds:
+            alone, num_rounds = self._alone, -(-self.config.rounds // 4)
+        else:
+            num_rounds = self.config.tune_rounds
+            alone = self._federation("local", fraction=1.0, rounds=num_rounds, client_lr=self.config.tune_lr)
+        return alone.engine.predict(fine_tune(alone, self._plain[1], num_rounds), self.part)
 
     @cached_property
     def _plain(self) -> tuple[list[np.ndarray], Params]:

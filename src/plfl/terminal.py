@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from plfl.data.fetch import Progress as Download
     from plfl.data.rules import Rule
     from plfl.doctor import Diagnosis
+    from plfl.forecast.deployed import Forecast
     from plfl.results import Result
     from plfl.study import StudyProgress
     from plfl.training import Progress
@@ -255,6 +256,33 @@ def print_summary(result: "Result") -> None:
     if result.quarantined:
         output.print(f"{len(result.quarantined)} updates did not count; see result.json.")
     output.print(f"Report: {escape(str(result.folder))}/report.html", soft_wrap=True)
+
+
+def print_forecast(forecast: "Forecast") -> None:
+    """Energy and mean power with an interval of each time; by the hour where there are many."""
+    from rich.table import Table
+
+    points = forecast.points()
+    num_joined = max(1, 60 // forecast.minutes) if len(points) > _MAX_ROWS else 1
+    joined = [points[k : k + num_joined] for k in range(0, len(points), num_joined)]
+    low, high = f"{forecast.levels[0]:g}", f"{forecast.levels[-1]:g}"
+    issued = f"{points[0]['issued_at']} · model {forecast.model_version} · quality {forecast.quality}"
+    output.print(f"{forecast.meter}, issued at {issued}", markup=False, soft_wrap=True)
+    table = Table()
+    table.add_column("begin", no_wrap=True)
+    for name in ("kWh", "mean kW", *([] if num_joined > 1 else [f"kWh at {low}", f"at {high}"])):
+        table.add_column(name, justify="right")
+    table.add_column("quality", overflow="fold")
+    for some in joined:
+        energy = sum(point["energy_kwh"] for point in some)
+        power = sum(point["mean_power_kw"] for point in some) / len(some)
+        bounds = [] if num_joined > 1 else [some[0]["quantiles"][level] for level in (low, high)]
+        qualities = dict.fromkeys(point["quality"] for point in some)
+        table.add_row(some[0]["begin"], *_numbers([energy, power, *bounds]), ", ".join(qualities))
+    output.print(table)
+    if num_joined > 1:
+        every = f"{len(points)} intervals of {forecast.minutes} minutes, added up by {num_joined}"
+        output.print(f"{every}; --format csv has each, with its quantiles.", style="dim")
 
 
 def print_diagnosis(diagnosis: "Diagnosis") -> None:

@@ -36,6 +36,7 @@ from plfl.federate.round import FederationState, RoundResult
 from plfl.federation import FREE_ON_RESUME, Federation, complete
 from plfl.forecast.boosting import import_lightgbm
 from plfl.forecast.calibrate import Calibration
+from plfl.forecast.deployed import FOLDER, deploy
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.models import Model
 from plfl.forecast.windows import Task, make_task
@@ -52,7 +53,7 @@ from plfl.results import (
     write_result,
 )
 from plfl.storage import write_text
-from plfl.tuning import Choice, Tuner
+from plfl.tuning import Choice, Tuner, full_params
 
 _MAX_NAMED = 10
 log = logging.getLogger("plfl")
@@ -375,7 +376,28 @@ class _Run:
         if self.federation.task.view.quantiles:
             calibrations = fit_all(self.federation.task, engine.predict(self.state, "validation"))
             forecasts = publish_all(self.federation.task, forecasts, calibrations)
+            self._write_models(calibrations)
         return Result.from_dict(processes.told(lambda: asdict(self._conclude(forecasts, choices, calibrations))))
+
+    def _write_models(self, calibrations: list[Calibration]) -> None:
+        """Each client's own file to forecast with."""
+        if self.folder is None:
+            return
+        params = full_params(self.tuner.alone if self.tuner else self.federation, self.state)
+        folder, task = self.folder / FOLDER, self.federation.task
+        config, name = self.federation.config, self.folder.resolve().name
+
+        def save(row: int) -> None:
+            own = {name: rows[row] for name, rows in params.items()}
+            path = folder / checkpoint.file_name(task.panel.ids[row])
+            deploy(task, row, config, own, calibrations[row], name).save(path)
+
+        def save_all() -> None:
+            with self._writing(), ThreadPoolExecutor(8) as pool:  # waiting for the disk, mostly
+                folder.mkdir(exist_ok=True)
+                list(pool.map(save, task.each_client()))
+
+        processes.told(save_all)
 
     def _conclude(
         self,

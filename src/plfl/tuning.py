@@ -7,7 +7,7 @@ margin. So the amount of personalization is the client's own choice, and nothing
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

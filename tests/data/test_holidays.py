@@ -45,7 +45,9 @@ def test_without_a_country_there_are_no_holidays(zone, which):
     assert holidays_in(zone, 2018, which) == set()
 
 
-@pytest.mark.parametrize(("zone", "first"), [("America/New_York", 4), ("America/Los_Angeles", 7), ("Europe/Berlin", None)])
+@pytest.mark.parametrize(
+    ("zone", "first"), [("America/New_York", 4), ("America/Los_Angeles", 7), ("Europe/Berlin", None)]
+)
 def test_a_holiday_is_a_whole_local_day(zone, first):
     flags = holiday_flags(zone, hours("2018-07-04T00:00", 2), "auto")
     assert flags.dtype == np.float32

@@ -13,8 +13,12 @@ from plfl.federate.client import CLIENT_OPTIMIZERS
 from plfl.federate.engine import Engine
 from plfl.federate.params import batches_key, client_keys
 from plfl.federate.server import SERVER_OPTIMIZERS
+from plfl.federation import Federation
 from plfl.forecast.models import lstm_mlp
+from plfl.forecast.windows import make_task
 from small import (
+    DEVICES,
+    analog_config,
     assert_trees_close,
     assert_trees_equal,
     client_data,
@@ -49,6 +53,15 @@ def test_the_engine_equals_the_loop_for_every_method(client, server, personal):
 @pytest.mark.parametrize(("start", "reset_moments"), [("own", True), ("server", False), ("own", False)])
 def test_the_engine_equals_the_loop_when_clients_keep_state(client, start, reset_moments):
     federation = tiny_federation(client=client, fraction=0.6, rounds=4, start=start, reset_moments=reset_moments)
+    assert_trees_close(run_engine(federation), run_loop(federation, make_loop(federation)))
+
+
+def test_the_engine_equals_the_loop_for_the_forecaster_of_many_leads_at_a_falling_pace():
+    """Clients keep their moments, and miss days; the paces of two rounds are 1 and a half."""
+    config = analog_config()
+    assert (config.decay, config.reset_moments) == ("cosine", False)
+    panel = uneven_panel(3, days=30).sorted()
+    federation = Federation(config, make_task(panel, config), None, DEVICES)
     assert_trees_close(run_engine(federation), run_loop(federation, make_loop(federation)))
 
 

@@ -34,7 +34,8 @@ def mpiexec(num: int) -> list[str]:
 
 def run_args(folder: Path, **values: object) -> list[str]:
     settings = [*SMALL, *(f"{name}={value}" for name, value in values.items())]
-    return ["paper", "--data", "generated:5?days=12", "--out", str(folder), *(w for s in settings for w in ("--set", s))]
+    words = [word for setting in settings for word in ("--set", setting)]
+    return ["paper", "--data", "generated:5?days=12", "--out", str(folder), *words]
 
 
 def call_all(num: int, *args: str, **options: object) -> subprocess.CompletedProcess:

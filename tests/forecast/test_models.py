@@ -10,7 +10,7 @@ from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.errors import BadInput
 from plfl.forecast.lstm import lstm, lstm_reference
-from plfl.forecast.models import lstm_mlp, make_model, squared_error
+from plfl.forecast.models import lstm_mlp, make_loss, make_model, masked, pinball, squared_error
 from plfl.forecast.windows import make_task
 
 SHAPES = [(1, 1, 1, 1), (4, 1, 3, 2), (5, 8, 25, 16)]
@@ -200,6 +200,30 @@ def test_the_forecast_of_a_window_does_not_depend_on_its_batch(params):
 
 def test_the_loss_is_the_mean_squared_error():
     assert float(squared_error(jnp.array([1.0, 2.0]), jnp.array([3.0, 3.0]))) == 2.5
+
+
+def test_in_the_pinball_loss_the_median_counts_once_for_each_quantile():
+    # Errors 1 and -1 cost 0.1, 0.5, 0.9 and 0.9, 0.5, 0.1; with weights 1, 3, 1 the mean is 2.5 / 5, twice.
+    loss = pinball([0.1, 0.5, 0.9])
+    assert float(loss(jnp.zeros((2, 3)), jnp.array([1.0, -1.0]))) == pytest.approx(1)
+    # Only the lowest quantile is off, by 1 from above: 0.9 / 5, twice.
+    assert float(loss(jnp.array([[1.0, 0.0, 0.0]]), jnp.array([0.0]))) == pytest.approx(0.36)
+
+
+@pytest.mark.parametrize("loss", [pinball([0.1, 0.5, 0.9]), masked(lambda error: error[:, 0] ** 2)])
+def test_unknown_targets_do_not_count_in_the_loss_nor_in_its_gradient(loss):
+    forecast = jnp.array([[0.1, 0.2, 0.3], [4.0, 5.0, 6.0]])
+    value, gradient = jax.value_and_grad(loss)(forecast, jnp.array([0.7, jnp.nan]))
+    assert float(value) == pytest.approx(float(loss(forecast[:1], jnp.array([0.7]))))
+    assert np.isfinite(gradient).all()
+    assert not gradient[1].any()
+    assert float(loss(forecast, jnp.array([jnp.nan, jnp.nan]))) == 0
+
+
+def test_the_quantile_loss_is_refused_for_a_model_of_one_number():
+    config = Config(**{"loss": "quantile"})
+    with pytest.raises(BadInput, match="loss = quantile is for model analog; take the recipe forecast"):
+        make_loss(config.loss, make_task(generate(1, days=10), config).view)
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones():

@@ -37,11 +37,18 @@ def find_country(zone: str) -> str | None:
     >>> find_country("America/Chicago")
     'US'
     """
-    table = files("tzdata").joinpath("zoneinfo", "zone.tab").read_text(encoding="utf-8")
-    for line in table.splitlines():
-        if not line.startswith("#") and line.split("\t")[2] == zone:
+    folder = files("tzdata").joinpath("zoneinfo")
+    names = [zone, *_links(folder.joinpath("tzdata.zi").read_text(encoding="utf-8"), zone)]
+    for line in folder.joinpath("zone.tab").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#") and line.split("\t")[2] in names:
             return line.split("\t")[0]
     return None
+
+
+def _links(table: str, zone: str) -> list[str]:
+    """What an old name such as US/Central is called today."""
+    rows = [line.split() for line in table.splitlines() if line.startswith("L ")]
+    return [target for _, target, name in rows if name == zone]
 
 
 def _known_country(zone: str) -> str | None:

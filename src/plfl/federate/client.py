@@ -20,6 +20,9 @@ from plfl.forecast.views import ClientData, View
 from plfl.native import calls
 from plfl.native.dispatch import on_device
 
+_LEAST_PACE = 0.005
+"""The share of the learning rate that is left in the last round."""
+
 
 class ClientOptimizer(NamedTuple):
     """How a client follows its gradients."""
@@ -155,7 +158,8 @@ class LocalTraining(NamedTuple):
         """The share of the learning rate that is left in a round; None if it stays."""
         if self.decay_rounds is None:
             return None
-        return 0.5 * (1 + jnp.cos(jnp.pi * (round_index - 1) / self.decay_rounds)) + 0.005
+        share = ((round_index - 1) % self.decay_rounds) / self.decay_rounds
+        return _LEAST_PACE + (1 - _LEAST_PACE) * 0.5 * (1 + jnp.cos(jnp.pi * share))
 
     def step(
         self,

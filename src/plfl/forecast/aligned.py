@@ -132,8 +132,8 @@ def cut(xp: Any, series: Series, layout: Layout, origins: Any, leads: Any) -> In
     columns.append(_lead(xp, layout, leads))
     features = xp.concatenate(columns, axis=-1)
     if not layout.num_days:
-        nothing = xp.zeros((*base.shape, 0), np.float32)
-        return Inputs(features, nothing, nothing, xp.zeros(base.shape, bool))
+        nothing = xp.zeros((base.shape[0], 0, 0), np.float32)
+        return Inputs(features, nothing, nothing, xp.zeros((base.shape[0], 0), bool))
     return Inputs(features, *_days(xp, series, layout, origins, leads, base))
 
 
@@ -216,7 +216,7 @@ def _days(xp: Any, series: Series, layout: Layout, origins: Any, leads: Any, bas
     then = origins - back  # (batch, days)
     read = _at(xp, load, then[..., None] - path)  # (batch, days, 1 + path)
     reached = _at(xp, load, then + leads)
-    is_known = xp.isfinite(read[..., 0]) & xp.isfinite(reached)
+    is_known = xp.isfinite(read[..., 0]) & xp.isfinite(reached) & (then + leads <= origins)
     level = xp.where(is_known, read[..., 0], base)
     reached = xp.where(is_known, reached, base)
     path_then = _or(xp, read[..., 1:] - level[..., None], np.float32(0))

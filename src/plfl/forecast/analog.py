@@ -18,14 +18,15 @@ import numpy as np
 from plfl.forecast.aligned import Inputs, Layout
 
 NUM_HEADS = 6
-_SCORE_WIDTH = 16
+SCORE_WIDTH = 16
 _NUM_BLOCKS = 2
 _POOLED = 4
 """Numbers of each head: mean and spread of two changes."""
 _UNKNOWN = -30.0
 """Score of a day that was not read."""
-Dense = Callable[[Any, Any, Any], Any]
-"""From weight (outputs, inputs), bias (outputs,) and inputs (batch, inputs) to (batch, outputs)."""
+LookBack = Callable[[Any, Sequence[Any], Inputs], Any]
+"""From the library, the params of `_DAYS` and inputs to (batch, heads * 4)."""
+_DAYS = ("0.weight", "0.bias", "1.weight", "distance")
 
 
 class Shape(NamedTuple):
@@ -49,9 +50,9 @@ def param_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     for band in shape.bands:
         if shape.layout.num_days:
             likenesses = shape.layout.num_likenesses
-            found[f"{band}.days.0.weight"] = (_SCORE_WIDTH, likenesses)
-            found[f"{band}.days.0.bias"] = (_SCORE_WIDTH,)
-            found[f"{band}.days.1.weight"] = (NUM_HEADS, _SCORE_WIDTH)
+            found[f"{band}.days.0.weight"] = (SCORE_WIDTH, likenesses)
+            found[f"{band}.days.0.bias"] = (SCORE_WIDTH,)
+            found[f"{band}.days.1.weight"] = (NUM_HEADS, SCORE_WIDTH)
             found[f"{band}.days.distance"] = (NUM_HEADS, likenesses)
         found[f"{band}.body.0.weight"], found[f"{band}.body.0.bias"] = (width, num_inputs), (width,)
         for k in range(1, _NUM_BLOCKS + 1):
@@ -70,35 +71,16 @@ def spread_of(name: str, fan_in: int) -> float:
     return 1.2 * fan_in**-0.5
 
 
-def plain_dense(weight: Any, bias: Any, inputs: Any) -> Any:
+def _dense(weight: Any, bias: Any, inputs: Any) -> Any:
     """A linear layer."""
     return inputs @ weight.T + bias
 
 
-def forecast_changes(
-    xp: Any, params: Mapping[str, Any], shape: Shape, inputs: Sequence[Inputs], dense: Dense = plain_dense
-) -> Any:
-    """Quantiles (pairs, outputs) of the change from the load at the origin; inputs are those of each band in turn."""
-    found = []
-    for band, cut in zip(shape.bands, inputs, strict=True):
-        x = cut.features
-        if shape.layout.num_days:
-            x = xp.concatenate([x, _look_back(xp, params, band, cut)], axis=-1)
-        hidden = _silu(xp, dense(params[f"{band}.body.0.weight"], params[f"{band}.body.0.bias"], x))
-        for k in range(1, _NUM_BLOCKS + 1):
-            hidden = hidden + _silu(
-                xp, dense(params[f"{band}.body.{k}.weight"], params[f"{band}.body.{k}.bias"], hidden)
-            )
-        out = plain_dense(params[f"{band}.head.weight"], params[f"{band}.head.bias"], hidden)
-        found.append(out + x @ params[f"{band}.skip.weight"].T)
-    return xp.concatenate(found, axis=0)
-
-
-def _look_back(xp: Any, params: Mapping[str, Any], band: str, cut: Inputs) -> Any:
+def plain_look_back(xp: Any, params: Sequence[Any], cut: Inputs) -> Any:
     """What past days like today did next: mean and spread by head (batch, heads * 4)."""
-    inner = _silu(xp, cut.likeness @ params[f"{band}.days.0.weight"].T + params[f"{band}.days.0.bias"])
-    distance = cut.likeness @ xp.abs(params[f"{band}.days.distance"]).T
-    scores = inner @ params[f"{band}.days.1.weight"].T - distance  # (batch, days, heads)
+    weight, bias, mix, distance = params
+    inner = _silu(xp, cut.likeness @ weight.T + bias)
+    scores = inner @ mix.T - cut.likeness @ xp.abs(distance).T  # (batch, days, heads)
     scores = xp.where(cut.is_known[..., None], scores, _UNKNOWN)
     weights = xp.exp(scores - scores.max(axis=1, keepdims=True))
     weights = weights / weights.sum(axis=1, keepdims=True)
@@ -109,6 +91,30 @@ def _look_back(xp: Any, params: Mapping[str, Any], band: str, cut: Inputs) -> An
     is_any = xp.where(cut.is_known.any(axis=1), 1.0, 0.0).astype(np.float32)[:, None, None]
     found = xp.concatenate([mean, spread], axis=-1) * is_any
     return found.reshape(found.shape[0], -1)
+
+
+def forecast_changes(
+    xp: Any,
+    params: Mapping[str, Any],
+    shape: Shape,
+    inputs: Sequence[Inputs],
+    look_back: LookBack = plain_look_back,
+) -> Any:
+    """Quantiles (pairs, outputs) of the change from the load at the origin; inputs are those of each band in turn."""
+    found = []
+    for band, cut in zip(shape.bands, inputs, strict=True):
+        x = cut.features
+        if shape.layout.num_days:
+            looked = look_back(xp, [params[f"{band}.days.{name}"] for name in _DAYS], cut)
+            x = xp.concatenate([x, looked], axis=-1)
+        hidden = _silu(xp, _dense(params[f"{band}.body.0.weight"], params[f"{band}.body.0.bias"], x))
+        for k in range(1, _NUM_BLOCKS + 1):
+            hidden = hidden + _silu(
+                xp, _dense(params[f"{band}.body.{k}.weight"], params[f"{band}.body.{k}.bias"], hidden)
+            )
+        out = _dense(params[f"{band}.head.weight"], params[f"{band}.head.bias"], hidden)
+        found.append(out + x @ params[f"{band}.skip.weight"].T)
+    return xp.concatenate(found, axis=0)
 
 
 def _silu(xp: Any, x: Any) -> Any:

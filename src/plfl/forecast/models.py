@@ -15,8 +15,10 @@ import numpy as np
 
 from plfl.config import GIVEN, Config
 from plfl.errors import BadInput
+from plfl.forecast.aligned import Inputs
 from plfl.forecast.analog import Shape, forecast_changes, param_shapes, spread_of
 from plfl.forecast.dense import dense, dense_reference
+from plfl.forecast.lookback import look_back
 from plfl.forecast.lstm import lstm, lstm_reference
 from plfl.forecast.views import Aligned, Plain, View
 from plfl.forecast.windows import Task
@@ -56,7 +58,7 @@ def masked(loss: Callable[[jax.Array], jax.Array]) -> Loss:
 
 
 def pinball(quantiles: Sequence[float]) -> Loss:
-    """The quantiles' mean pinball loss, twice, in which the median counts as much as all others together."""
+    """The quantiles' mean pinball loss, twice, in which the median counts as much as all of them together."""
     levels = jnp.asarray(quantiles, jnp.float32)
     weights = jnp.where(levels == 0.5, len(quantiles), 1.0)
 
@@ -91,14 +93,15 @@ def analog(view: Aligned, *, hidden: int) -> Model:
         }
 
     def apply(params: Params, inputs: Any) -> jax.Array:
-        return forecast_changes(jnp, params, shape, inputs, _fast_dense)
+        return forecast_changes(jnp, params, shape, inputs, look_back=_fast_look_back)
 
     return Model(init, apply)
 
 
-def _fast_dense(weight: jax.Array, bias: jax.Array, inputs: jax.Array) -> jax.Array:
-    """`plfl.forecast.analog.plain_dense` by the kernel of `dense`."""
-    return dense(weight, bias, jnp.ones_like(bias), inputs.T).T
+def _fast_look_back(_: Any, params: Sequence[jax.Array], cut: Inputs) -> jax.Array:
+    """`plfl.forecast.analog.plain_look_back` by the kernel of `lookback`."""
+    weight, bias, mix, distance = params
+    return look_back(weight, bias, mix, distance, cut.likeness, cut.changes, cut.is_known)
 
 
 def lstm_mlp(

@@ -163,7 +163,7 @@ def make_task(panel: Panel, config: Config, findings: Iterable[Finding] = (), sc
             continue
         train = slice(*cut.bounds[:2])
         scalers.append(fit_scaler(panel.load[row, train], panel.covariates[row, train], is_robust=view.is_robust))
-        _scale_series(series[len(rows)], cut.filled, panel.covariates[row], scalers[-1], view)
+        _scale_series(series[len(rows)], cut, panel.covariates[row], scalers[-1], view)
         rows.append(row)
         bounds.append(cut.bounds)
         for part in PARTS:
@@ -297,11 +297,12 @@ def find_origins(
     return found
 
 
-def _scale_series(series: np.ndarray, filled: np.ndarray, covariates: np.ndarray, scaler: Scaler, view: View) -> None:
-    """Fill in a client's scaled series (time, 1 + covariates)."""
+def _scale_series(series: np.ndarray, cut: _Cut, covariates: np.ndarray, scaler: Scaler, view: View) -> None:
+    """Fill in a client's scaled series (time, 1 + covariates); what lies before the training part does not exist."""
     series[:, 1:] = scaler.scale_covariates(covariates)
+    series[: cut.bounds[0], 1:] = 0
     np.nan_to_num(series, copy=False)  # an unknown covariate is an average one
-    load = scaler.scale_load(filled)
+    load = scaler.scale_load(cut.filled)
     series[:, 0] = load if view.marks_unknown else np.nan_to_num(load)
 
 

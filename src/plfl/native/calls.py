@@ -1,7 +1,7 @@
 """The native kernels as functions of JAX arrays, float32 and feature-major (the batch is the last axis).
 
-They compute what `forecast.lstm`, `forecast.dense` and optax compute, and are called from there. Under `vmap` one call
-works through all rows, one after the other.
+They compute what `forecast.lstm`, `forecast.dense`, `forecast.lookback` (where the batch is the first axis) and optax
+compute, and are called from there. Under `vmap` one call works through all rows, one after the other.
 """
 
 from collections.abc import Sequence
@@ -62,6 +62,37 @@ def dense_backward(
     shapes = [weight.shape, slope.shape, slope.shape, inputs.shape]
     d_weight, d_bias, d_slope, d_inputs = _call("plfl_dense_backward", shapes, weight, slope, inputs, sums, d_outputs)
     return d_weight, d_bias, d_slope, d_inputs
+
+
+def days_forward(
+    weight: jax.Array,
+    bias: jax.Array,
+    mix: jax.Array,
+    distance: jax.Array,
+    likeness: jax.Array,
+    changes: jax.Array,
+    is_known: jax.Array,
+) -> jax.Array:
+    """Means and spreads (batch, 4 heads) of what past days did next."""
+    args = (weight, bias, mix, distance, likeness, changes, is_known)
+    return _call("plfl_days_forward", [(likeness.shape[0], 4 * mix.shape[0])], *args)[0]
+
+
+def days_backward(
+    weight: jax.Array,
+    bias: jax.Array,
+    mix: jax.Array,
+    distance: jax.Array,
+    likeness: jax.Array,
+    changes: jax.Array,
+    is_known: jax.Array,
+    d_outputs: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Gradients of weight, bias, mix and distance."""
+    shapes = [weight.shape, bias.shape, mix.shape, distance.shape]
+    args = (weight, bias, mix, distance, likeness, changes, is_known, d_outputs)
+    d_weight, d_bias, d_mix, d_distance = _call("plfl_days_backward", shapes, *args)
+    return d_weight, d_bias, d_mix, d_distance
 
 
 def adam(numbers: jax.Array, params: Arrays, moments: Sequence[Arrays], gradient: Arrays) -> list[list[jax.Array]]:

@@ -1,6 +1,8 @@
-/* Kernels for the CPU: an LSTM layer, a dense layer and Adam, called by XLA through its foreign-function interface.
+/* Kernels for the CPU: an LSTM layer, a dense layer, one that looks back at past days, and Adam, called by XLA through
+   its foreign-function interface.
 
-   Arrays are feature-major: the batch is the last axis, and LANES values of it make one vector V. Products keep a tile
+   Arrays are feature-major: the batch is the last axis, and LANES values of it make one vector V; those of past days
+   have the batch first and are turned in blocks of LANES. Products keep a tile
    of up to TILE accumulators in registers and broadcast one weight at a time, so that each weight is loaded once per
    use and nothing is packed. A batch that is no multiple of LANES is padded with zeros, block by block.
    Leading axes (clients) are worked through one after the other: one call runs on one core. */
@@ -100,6 +102,20 @@ INLINE V hyperbolic(V x) {
   return x * p * inverse(q);
 }
 
+/* exp(x) for x <= 0, to the last digit or two; below -86 it is that of -86. NaN stays NaN. */
+INLINE V exponential(V x) {
+  x = most(all(-86.0f), x);
+  V shifted = x * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f; /* rounded; its last bits are those of n */
+  x = x - n * 0.693359375f + n * 2.12194440e-4f;
+  V p = 1.9875691500e-4f * x + 1.3981999507e-3f;
+  p = p * x + 8.3334519073e-3f;
+  p = p * x + 4.1665795894e-2f;
+  p = p * x + 1.6666665459e-1f;
+  p = p * x + 5.0000001201e-1f;
+  p = p * x * x + x + 1;
+  return p * (V)(((I)shifted << 23) + 0x3f800000);
+}
+
 /* ---- products ---- */
 
 /* sum[i] += sum over k of w[i * down + k * right] * x[k], for R rows i. */
@@ -140,9 +156,9 @@ static void multiply(int num_rows, V *sum, const float *w, ptrdiff_t down, ptrdi
 }
 
 /* out[i][j] = sum over l of a[i * down + l * right] * b[l][j], for H rows i and W vectors j; `b` has rows of `step`
-   vectors; with `adds`, to what is in `out`. */
-INLINE void outer(const int H, const int W, int adds, V *out, ptrdiff_t out_step, const float *a, ptrdiff_t down,
-                  ptrdiff_t right, int num_l, const V *b, ptrdiff_t step) {
+   vectors; with `adds`, to what is in `out`. With `pairs`, a whole vector begins at each place of `a`. */
+INLINE void outer(const int H, const int W, const int pairs, int adds, V *out, ptrdiff_t out_step, const float *a,
+                  ptrdiff_t down, ptrdiff_t right, int num_l, const V *b, ptrdiff_t step) {
   V acc[HIGH][WIDE];
   UNROLL for (int i = 0; i < H; i++) {
     UNROLL for (int j = 0; j < W; j++) acc[i][j] = adds ? out[i * out_step + j] : (V){0};
@@ -151,7 +167,8 @@ INLINE void outer(const int H, const int W, int adds, V *out, ptrdiff_t out_step
     V row[WIDE];
     UNROLL for (int j = 0; j < W; j++) row[j] = b[l * step + j];
     UNROLL for (int i = 0; i < H; i++) {
-      V x = all(a[i * down + l * right]);
+      const float *at = a + i * down + l * right;
+      V x = pairs ? *(const V *)at : all(*at);
       UNROLL for (int j = 0; j < W; j++) acc[i][j] += x * row[j];
     }
   }
@@ -160,24 +177,31 @@ INLINE void outer(const int H, const int W, int adds, V *out, ptrdiff_t out_step
   }
 }
 
-#define OUTER(h, w) case w: outer(h, w, adds, out, out_step, a, down, right, num_l, b, step); break;
-#define OUTERS(h) switch (wide) { OUTER(h, 1) OUTER(h, 2) OUTER(h, 3) OUTER(h, 4) OUTER(h, 5) OUTER(h, 6) }
+#define OUTER(h, w, pairs) case w: outer(h, w, pairs, adds, out, out_step, a, down, right, num_l, b, step); break;
+#define OUTERS(name, h, pairs) \
+  NOINLINE void name(int wide, int adds, V *out, ptrdiff_t out_step, const float *a, ptrdiff_t down, ptrdiff_t right, \
+                     int num_l, const V *b, ptrdiff_t step) { \
+    switch (wide) { \
+      OUTER(h, 1, pairs) OUTER(h, 2, pairs) OUTER(h, 3, pairs) OUTER(h, 4, pairs) OUTER(h, 5, pairs) OUTER(h, 6, pairs) \
+    } \
+  }
 
-NOINLINE void outer_high(int wide, int adds, V *out, ptrdiff_t out_step, const float *a, ptrdiff_t down, ptrdiff_t right,
-                         int num_l, const V *b, ptrdiff_t step) { OUTERS(HIGH) }
-NOINLINE void outer_one(int wide, int adds, V *out, ptrdiff_t out_step, const float *a, ptrdiff_t down, ptrdiff_t right,
-                        int num_l, const V *b, ptrdiff_t step) { OUTERS(1) }
+OUTERS(outer_high, HIGH, 0)
+OUTERS(outer_one, 1, 0)
+OUTERS(outer_pairs_high, HIGH, 1)
+OUTERS(outer_pairs_one, 1, 1)
 
 /* The same for any number of rows and vectors. */
-static void multiply_outer(int num_rows, int num_vectors, int adds, V *out, ptrdiff_t out_step, const float *a, ptrdiff_t down,
-                           ptrdiff_t right, int num_l, const V *b, ptrdiff_t step) {
+static void multiply_outer(int num_rows, int num_vectors, int pairs, int adds, V *out, ptrdiff_t out_step, const float *a,
+                           ptrdiff_t down, ptrdiff_t right, int num_l, const V *b, ptrdiff_t step) {
   int num_tiles = (num_vectors + WIDE - 1) / WIDE;
   for (int t = 0, j = 0; t < num_tiles; t++) {
-    int wide = (num_vectors - j) / (num_tiles - t), i = 0;
-    for (; i + HIGH <= num_rows; i += HIGH)
-      outer_high(wide, adds, out + i * out_step + j, out_step, a + i * down, down, right, num_l, b + j, step);
-    for (; i < num_rows; i++)
-      outer_one(wide, adds, out + i * out_step + j, out_step, a + i * down, down, right, num_l, b + j, step);
+    int wide = (num_vectors - j) / (num_tiles - t);
+    for (int i = 0, is_high; i < num_rows; i += is_high ? HIGH : 1) {
+      is_high = i + HIGH <= num_rows;
+      (pairs ? is_high ? outer_pairs_high : outer_pairs_one : is_high ? outer_high : outer_one)(
+          wide, adds, out + i * out_step + j, out_step, a + i * down, down, right, num_l, b + j, step);
+    }
     j += wide;
   }
 }
@@ -229,20 +253,47 @@ static void store_block(float *to, const V *from, int num_rows, int batch, int b
 #define REST(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
 #endif
 
+/* x[b][i] becomes x[i][b]. */
+INLINE void turn(V *x) {
+  V y[LANES];
+  UNROLL for (int stage = 1; stage < LANES; stage *= 2) { /* a perfect shuffle, log2(LANES) times */
+    UNROLL for (int k = 0; k < LANES / 2; k++) {
+      y[2 * k] = LOW(x[k], x[k + LANES / 2]);
+      y[2 * k + 1] = REST(x[k], x[k + LANES / 2]);
+    }
+    UNROLL for (int k = 0; k < LANES; k++) x[k] = y[k];
+  }
+}
+
 /* to[b][i] = from[i][b]: num_rows vectors become LANES rows of `step` vectors; missing rows are zero. */
 static void transpose(V *to, ptrdiff_t step, const V *from, int num_rows) {
   for (int i = 0; i * LANES < num_rows; i++) {
-    V x[LANES], y[LANES];
+    V x[LANES];
     int left = num_rows - i * LANES;
     UNROLL for (int k = 0; k < LANES; k++) x[k] = k < left ? from[i * LANES + k] : (V){0};
-    UNROLL for (int stage = 1; stage < LANES; stage *= 2) { /* a perfect shuffle, log2(LANES) times */
-      UNROLL for (int k = 0; k < LANES / 2; k++) {
-        y[2 * k] = LOW(x[k], x[k + LANES / 2]);
-        y[2 * k + 1] = REST(x[k], x[k + LANES / 2]);
-      }
-      UNROLL for (int k = 0; k < LANES; k++) x[k] = y[k];
-    }
+    turn(x);
     UNROLL for (int k = 0; k < LANES; k++) to[k * step + i] = x[k];
+  }
+}
+
+INLINE int rounded_up(int count) { return (count + LANES - 1) / LANES * LANES; }
+
+/* LANES rows of (batch, columns) from row b on, one vector for each column; rows beyond the batch are zero. There must
+   be room for a multiple of LANES. */
+static void load_turned(V *to, const float *from, int num_columns, int batch, int b) {
+  int num_rows = batch - b < LANES ? batch - b : LANES;
+  for (int c = 0; c < num_columns; c += LANES) {
+    const float *at = from + (size_t)b * num_columns + c;
+    int left = num_columns - c < LANES ? num_columns - c : LANES, step = num_columns;
+    V padded[LANES], x[LANES];
+    if (num_rows < LANES || left < LANES) {
+      memset(padded, 0, sizeof(padded));
+      for (int k = 0; k < num_rows; k++) memcpy(padded + k, at + (size_t)k * num_columns, left * sizeof(float));
+      at = (float *)padded, step = LANES;
+    }
+    UNROLL for (int k = 0; k < LANES; k++) x[k] = *(const U *)(at + (size_t)k * step);
+    turn(x);
+    UNROLL for (int k = 0; k < LANES; k++) to[c + k] = x[k];
   }
 }
 
@@ -389,7 +440,7 @@ static XLA_FFI_Error *run_lstm_backward(XLA_FFI_CallFrame *frame) {
       }
       store_block(floats(answer(frame, 3)) + n * num_t * num_x * batch, dx, num_t * num_x, batch, b);
       for (int t = 0; t < num_t; t++)
-        multiply_outer(num_seen, z_step, b || t, dw, z_step, (float *)(seen + t * num_seen), LANES, 1, LANES,
+        multiply_outer(num_seen, z_step, 0, b || t, dw, z_step, (float *)(seen + t * num_seen), LANES, 1, LANES,
                        dz_t + t * LANES * z_step, z_step);
     }
     float *d_wx = floats(answer(frame, 0)) + n * num_z * num_x, *d_wh = floats(answer(frame, 1)) + n * num_z * num_h;
@@ -499,7 +550,7 @@ static XLA_FFI_Error *run_dense_backward(XLA_FFI_CallFrame *frame) {
     for (int i = 0; i < num_out; i += HIGH) {
       int rows = num_out - i < HIGH ? num_out - i : HIGH;
       for (int b = 0; b < num_blocks; b++)
-        multiply_outer(rows, step, b > 0, dw, step, (float *)(d_sums + b * num_out + i), LANES, 1, LANES,
+        multiply_outer(rows, step, 0, b > 0, dw, step, (float *)(d_sums + b * num_out + i), LANES, 1, LANES,
                        x_t + b * LANES * step, step);
       for (int k = 0; k < rows; k++)
         memcpy(floats(answer(frame, 0)) + (n * num_out + i + k) * num_in, dw + k * step, num_in * sizeof(float));
@@ -512,6 +563,186 @@ static XLA_FFI_Error *run_dense_backward(XLA_FFI_CallFrame *frame) {
   return NULL;
 }
 
+/* ---- looking back at past days: what `forecast.analog` calls `plain_look_back` ---- */
+
+#define UNKNOWN -30.0f /* score of a day that was not read */
+#define LEAST_VARIANCE 1e-6f
+
+/* One block of pairs, and the params of one client. The scorer is the first layer above minus the size of the
+   distances, both of which see the likeness; a row of `sums` begins as its products, and ends as the slopes of the SiLU
+   and the days' weights. */
+typedef struct {
+  int num_days, num_seen, width, num_heads, num_rows;
+  const float *bias, *mix;
+  float *scorer;                    /* (rows, seen) */
+  V *likeness, *changes, *is_known; /* (days, seen), (days, 2), (days) */
+  V *sums, *inner, *pooled, any;    /* (days, rows), (days, width), (heads, 4) */
+  V *free;                          /* memory behind */
+} Days;
+
+static Days days_of(XLA_FFI_CallFrame *frame) {
+  XLA_FFI_Buffer *weight = argument(frame, 0), *mix = argument(frame, 2), *likeness = argument(frame, 4);
+  Days own = {.num_days = axis(likeness, 2), .num_seen = axis(weight, 1), .width = axis(weight, 2),
+              .num_heads = axis(mix, 2), .num_rows = axis(weight, 2) + axis(mix, 2)};
+  return own;
+}
+
+/* Takes scratch memory, with `more` vectors behind; 0 if there is none. */
+static int take_memory(Days *own, size_t more) {
+  size_t num_days = own->num_days, scorer = rounded_up(own->num_rows * own->num_seen) / LANES;
+  size_t likeness = rounded_up(own->num_days * own->num_seen), changes = rounded_up(2 * own->num_days);
+  size_t is_known = rounded_up(own->num_days), sums = num_days * own->num_rows, inner = num_days * own->width;
+  V *memory = scratch(scorer + likeness + changes + is_known + sums + inner + 4 * own->num_heads + more);
+  if (memory == NULL) return 0;
+  own->scorer = (float *)memory;
+  own->likeness = memory + scorer;
+  own->changes = own->likeness + likeness;
+  own->is_known = own->changes + changes;
+  own->sums = own->is_known + is_known;
+  own->inner = own->sums + sums;
+  own->pooled = own->inner + inner;
+  own->free = own->pooled + 4 * own->num_heads;
+  return 1;
+}
+
+/* The params of client n. */
+static void take_params(Days *own, XLA_FFI_CallFrame *frame, int64_t n) {
+  int num_first = own->width * own->num_seen, num_distances = own->num_heads * own->num_seen;
+  const float *distance = floats(argument(frame, 3)) + n * num_distances;
+  memcpy(own->scorer, floats(argument(frame, 0)) + n * num_first, num_first * sizeof(float));
+  for (int i = 0; i < num_distances; i++) own->scorer[num_first + i] = -fabsf(distance[i]);
+  own->bias = floats(argument(frame, 1)) + n * own->width;
+  own->mix = floats(argument(frame, 2)) + n * own->num_heads * own->width;
+}
+
+/* Weigh the past days of the pairs from b on, and pool what they did next. */
+static void weigh_days(Days *own, XLA_FFI_CallFrame *frame, int64_t n, int batch, int b) {
+  int num_days = own->num_days, num_seen = own->num_seen, width = own->width, num_rows = own->num_rows;
+  int64_t at = n * batch * num_days;
+  load_turned(own->likeness, floats(argument(frame, 4)) + at * num_seen, num_days * num_seen, batch, b);
+  load_turned(own->changes, floats(argument(frame, 5)) + at * 2, num_days * 2, batch, b);
+  load_turned(own->is_known, floats(argument(frame, 6)) + at, num_days, batch, b);
+  own->any = (V){0};
+  for (int d = 0; d < num_days; d++) {
+    V *sum = own->sums + d * num_rows, *inner = own->inner + d * width;
+    for (int i = 0; i < width; i++) sum[i] = all(own->bias[i]);
+    for (int i = width; i < num_rows; i++) sum[i] = (V){0};
+    multiply(num_rows, sum, own->scorer, num_seen, 1, num_seen, own->likeness + d * num_seen);
+    for (int i = 0; i < width; i++) {
+      V gate = sigmoid(sum[i]);
+      inner[i] = sum[i] * gate;
+      sum[i] = gate + inner[i] * (1 - gate);
+    }
+    multiply(own->num_heads, sum + width, own->mix, width, 1, width, inner);
+    for (int i = width; i < num_rows; i++) sum[i] = pick(own->is_known[d] > 0, sum[i], all(UNKNOWN));
+    own->any = most(own->any, own->is_known[d]);
+  }
+  for (int i = 0; i < own->num_heads; i++) {
+    V *weight = own->sums + width + i, top = weight[0], sum = {0}, mean[2] = {{0}}, variance[2] = {{0}};
+    for (int d = 1; d < num_days; d++) top = most(top, weight[d * num_rows]);
+    for (int d = 0; d < num_days; d++) {
+      V x = weight[d * num_rows] = exponential(weight[d * num_rows] - top);
+      sum += x;
+      for (int k = 0; k < 2; k++) mean[k] += x * own->changes[2 * d + k];
+    }
+    sum = 1 / sum;
+    for (int k = 0; k < 2; k++) mean[k] *= sum;
+    for (int d = 0; d < num_days; d++) {
+      weight[d * num_rows] *= sum;
+      for (int k = 0; k < 2; k++) {
+        V x = own->changes[2 * d + k] - mean[k];
+        variance[k] += weight[d * num_rows] * x * x;
+      }
+    }
+    for (int k = 0; k < 2; k++) {
+      own->pooled[4 * i + k] = mean[k];
+      own->pooled[4 * i + 2 + k] = root(variance[k] + LEAST_VARIANCE);
+    }
+  }
+}
+
+/* (weight, bias, mix, distance, likeness, changes, is_known) -> (means and spreads) */
+static XLA_FFI_Error *run_days_forward(XLA_FFI_CallFrame *frame) {
+  XLA_FFI_Buffer *likeness = argument(frame, 4);
+  int num_out = axis(answer(frame, 0), 1), step = rounded_up(num_out) / LANES, batch = axis(likeness, 3);
+  Days own = days_of(frame);
+  if (!take_memory(&own, LANES * step)) return failure(frame, "out of memory in the layer of past days");
+  int64_t num_clients = count(likeness, 3);
+  for (int64_t n = 0; n < num_clients; n++) {
+    float *out = floats(answer(frame, 0)) + n * batch * num_out;
+    take_params(&own, frame, n);
+    for (int b = 0; b < batch; b += LANES) {
+      weigh_days(&own, frame, n, batch, b);
+      for (int i = 0; i < num_out; i++) own.pooled[i] *= own.any;
+      transpose(own.free, step, own.pooled, num_out);
+      for (int k = 0; k < LANES && b + k < batch; k++)
+        memcpy(out + (size_t)(b + k) * num_out, own.free + k * step, num_out * sizeof(float));
+    }
+  }
+  return NULL;
+}
+
+/* (weight, bias, mix, distance, likeness, changes, is_known, d_out) -> (d_weight, d_bias, d_mix, d_distance) */
+static XLA_FFI_Error *run_days_backward(XLA_FFI_CallFrame *frame) {
+  XLA_FFI_Buffer *likeness = argument(frame, 4);
+  int batch = axis(likeness, 3), num_out = axis(argument(frame, 7), 1);
+  Days own = days_of(frame);
+  int num_days = own.num_days, num_seen = own.num_seen, width = own.width, num_heads = own.num_heads;
+  int num_rows = own.num_rows, num_scorer = num_rows * num_seen, num_mix = num_heads * width;
+  int num_params = num_scorer + num_mix + width, step = rounded_up(num_params) / LANES;
+  if (!take_memory(&own, rounded_up(num_out) + width + num_params + LANES * step))
+    return failure(frame, "out of memory in the layer of past days");
+  V *d_out = own.free, *d_inner = d_out + rounded_up(num_out), *d_scorer = d_inner + width;
+  V *d_mix = d_scorer + num_scorer, *d_bias = d_mix + num_mix, *turned = d_bias + width;
+  int64_t num_clients = count(likeness, 3);
+  for (int64_t n = 0; n < num_clients; n++) {
+    take_params(&own, frame, n);
+    memset(d_scorer, 0, num_params * sizeof(V));
+    for (int b = 0; b < batch; b += LANES) {
+      weigh_days(&own, frame, n, batch, b);
+      load_turned(d_out, floats(argument(frame, 7)) + n * batch * num_out, num_out, batch, b);
+      for (int i = 0; i < num_heads; i++) {
+        const V *mean = own.pooled + 4 * i, *spread = mean + 2, *d = d_out + 4 * i;
+        V d_mean[2], d_variance[2], variance[2], *weight = own.sums + width + i;
+        for (int k = 0; k < 2; k++) {
+          d_mean[k] = d[k] * own.any;
+          d_variance[k] = 0.5f * d[2 + k] * own.any * inverse(spread[k]);
+          variance[k] = spread[k] * spread[k] - LEAST_VARIANCE;
+        }
+        for (int j = 0; j < num_days; j++) { /* a weight becomes the gradient of its score */
+          V slope = {0};
+          for (int k = 0; k < 2; k++) {
+            V x = own.changes[2 * j + k] - mean[k];
+            slope += d_mean[k] * x + d_variance[k] * (x * x - variance[k]);
+          }
+          weight[j * num_rows] = pick(own.is_known[j] > 0, weight[j * num_rows] * slope, (V){0});
+        }
+      }
+      for (int j = 0; j < num_days; j++) {
+        V *sum = own.sums + j * num_rows;
+        memset(d_inner, 0, width * sizeof(V));
+        multiply(width, d_inner, own.mix, 1, width, num_heads, sum + width);
+        for (int i = 0; i < width; i++) d_bias[i] += sum[i] *= d_inner[i];
+      }
+      multiply_outer(num_rows, num_seen, 1, 1, d_scorer, num_seen, (float *)own.sums, LANES, num_rows * LANES, num_days,
+                     own.likeness, num_seen);
+      multiply_outer(num_heads, width, 1, 1, d_mix, width, (float *)(own.sums + width), LANES, num_rows * LANES, num_days,
+                     own.inner, width);
+    }
+    transpose(turned, step, d_scorer, num_params);
+    for (int k = 1; k < LANES; k++)
+      for (int i = 0; i < step; i++) turned[i] += turned[k * step + i];
+    const float *total = (float *)turned, *distance = floats(argument(frame, 3)) + n * num_heads * num_seen;
+    memcpy(floats(answer(frame, 0)) + n * width * num_seen, total, width * num_seen * sizeof(float));
+    memcpy(floats(answer(frame, 1)) + n * width, total + num_scorer + num_mix, width * sizeof(float));
+    memcpy(floats(answer(frame, 2)) + n * num_mix, total + num_scorer, num_mix * sizeof(float));
+    total += width * num_seen;
+    for (int i = 0; i < num_heads * num_seen; i++)
+      floats(answer(frame, 3))[n * num_heads * num_seen + i] = total[i] * ((distance[i] < 0) - (distance[i] > 0));
+  }
+  return NULL;
+}
+
 #define HANDLER(name, call) \
   XLA_FFI_Error *name(XLA_FFI_CallFrame *frame) { return is_question(frame) ? NULL : call; }
 
@@ -520,5 +751,7 @@ HANDLER(plfl_lstm_forward, run_lstm_forward(frame, 1))
 HANDLER(plfl_lstm_backward, run_lstm_backward(frame))
 HANDLER(plfl_dense_forward, run_dense_forward(frame))
 HANDLER(plfl_dense_backward, run_dense_backward(frame))
+HANDLER(plfl_days_forward, run_days_forward(frame))
+HANDLER(plfl_days_backward, run_days_backward(frame))
 HANDLER(plfl_adam, run_adam(frame, 0))
 HANDLER(plfl_adam_ams, run_adam(frame, 1))

@@ -24,6 +24,8 @@ TARGETS = (
     "plfl_lstm_backward",
     "plfl_dense_forward",
     "plfl_dense_backward",
+    "plfl_days_forward",
+    "plfl_days_backward",
     "plfl_adam",
     "plfl_adam_ams",
 )
