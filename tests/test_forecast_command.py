@@ -72,7 +72,7 @@ def test_every_client_has_a_file_of_its_own_with_nothing_of_the_others(run):
     for model in models:
         stored = read_arrays(run / "state" / "clients" / f"{model.client}.safetensors")[0]
         assert stored["scaler.load_mean"] == np.float32(model.scaler.load_mean)
-        allowed = {"scaler", "calibration", "short", "long"}
+        allowed = {"scaler", "calibration", "holidays", "short", "long"}
         arrays = read_arrays(run / "models" / f"{model.client}.safetensors")[0]
         assert {name.partition(".")[0] for name in arrays} == allowed
         assert (
@@ -125,7 +125,7 @@ def test_the_json_message_stands_on_its_own(run, capsys):
 def test_the_table_says_that_it_adds_up_hours(run, capsys):
     said = forecast(run, "--client", "b001", capsys=capsys)
     assert "b001, issued at 2018-01-" in said
-    assert "96 intervals of 15 minutes, added up by 4; --format csv has each, with its quantiles." in said
+    assert "96 intervals of 15 minutes, added up by 4; --format csv has each, with quantiles." in said
 
 
 def test_csv_goes_to_a_file_and_json_by_its_name(run, tmp_path, capsys):
@@ -184,11 +184,13 @@ def test_readings_in_another_unit_are_refused_until_the_unit_is_said(run, tmp_pa
     load = 1000 * generate(2, days=24).load[0, -1000:]
     path = write_readings(tmp_path / "readings.csv", y=load)
     with pytest.raises(
-        BadInput, match=r"kWh per interval, those in training .*: is the unit right\? Say it: --set unit=Wh"
+        BadInput, match=r"kWh per interval, those in training .* is the unit right\? Say it: --set unit=Wh"
     ):
         forecast_client(run, "b001", str(path))
     said = forecast_client(run, "b001", str(path), settings={"unit": "Wh"})
     np.testing.assert_allclose(said.energy, forecast_client(run, "b001").energy, rtol=1e-3)
+    small = write_readings(tmp_path / "small.csv", y=load / 1e6)
+    assert "is the unit right?" in forecast_client(run, "b001", str(small)).warnings[0]
     assert forecast_client(run, "b001", str(path), settings={"unit": "kWh"}).energy.max() > 100 * said.energy.max()
 
 
@@ -242,7 +244,9 @@ def test_bad_input_is_told_with_the_way_out(run, case):
 
 def test_readings_of_another_meter_are_refused(run, tmp_path):
     path = write_readings(tmp_path / "readings.csv", unique_id="m7")
-    with pytest.raises(BadInput, match="has no readings of client 'b001'; it has m7. A table of one meter needs no id"):
+    with pytest.raises(
+        BadInput, match=r"has no readings of client 'b001'; it has m7\. A table of one meter needs no id"
+    ):
         forecast_client(run, "b001", str(path))
 
 
@@ -253,13 +257,14 @@ def test_forecasting_imports_no_jax_and_from_arrays_no_pyarrow(run, meter):
 
     check(
         "import sys; from plfl.cli import app;"
-        f"app(['forecast', {str(run)!r}, '--client', 'b001', '--data', {str(meter)!r}, '--json'], standalone_mode=False);"
+        f"args = ['forecast', {str(run)!r}, '--client', 'b001', '--data', {str(meter)!r}, '--json'];"
+        "app(args, standalone_mode=False);"
         "assert 'jax' not in sys.modules"
     )
     check(
         "import sys, numpy as np; from pathlib import Path; from plfl.forecast.deployed import ClientModel;"
         f"model = ClientModel.load(Path({str(run / 'models' / 'b001.safetensors')!r}));"
         "found = model.forecast(np.arange(500.0) % 9, None, np.datetime64('2020-01-01T00:00'));"
-        "assert len(found.qualities) == 96;"
-        "assert not {'jax', 'pyarrow', 'rich'} & set(sys.modules)"
+        "assert len(found.qualities) == 96 and found.warnings;"
+        "assert not {'jax', 'pyarrow', 'rich', 'holidays'} & set(sys.modules)"
     )

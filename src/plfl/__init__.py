@@ -1,7 +1,7 @@
 """plfl: personalized federated learning for electric load forecasting.
 
-`run(config)` trains and evaluates one federation; `Config` holds every setting; `examine(data, config)` is the data
-doctor; `plfl --help` is the command line.
+`run(config)` trains and evaluates one federation; `Config` holds every setting; `Forecaster` fits and predicts data
+frames; `examine(data, config)` is the data doctor; `plfl --help` is the command line.
 Importing this package is cheap: JAX is loaded when something is trained.
 """
 
@@ -14,11 +14,12 @@ from plfl.errors import BadInput, PlflError
 
 if TYPE_CHECKING:
     from plfl.doctor import examine
+    from plfl.forecaster import Forecaster
     from plfl.results import Result
     from plfl.training import run
 
-__all__ = ["BadInput", "Config", "PlflError", "Result", "__version__", "examine", "run"]
-_LAZY = {"run": "plfl.training", "Result": "plfl.results", "examine": "plfl.doctor"}
+__all__ = ["BadInput", "Config", "Forecaster", "PlflError", "Result", "__version__", "examine", "run"]
+_LAZY = {"run": "plfl.training", "Result": "plfl.results", "examine": "plfl.doctor", "Forecaster": "plfl.forecaster"}
 
 
 def __getattr__(name: str) -> Any:

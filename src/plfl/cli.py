@@ -23,11 +23,13 @@ from plfl.errors import BadInput, PlflError
 from plfl.federate import processes
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
 from plfl.terminal import (
+    AdaptBar,
     BenchBar,
     DownloadBar,
     ProgressBar,
     StudyBar,
     errors,
+    print_adaptation,
     print_bench,
     print_diagnosis,
     print_fetched,
@@ -218,6 +220,42 @@ def _write_out(path: Path, text: str) -> None:
         write_text(path, text)
     except OSError as error:
         raise BadInput(f"cannot write {path} ({error.strerror}); choose another --out") from None
+
+
+@app.command(
+    epilog="Examples: `plfl adapt runs/NAME --data newcomers.csv --set timezone=America/Chicago` · "
+    "`plfl adapt runs/NAME --data bundled:CA --curve --json`"
+)
+def adapt(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of a run of recipe forecast; its shared part is used.")
+    ],
+    data: Annotated[list[str], typer.Option(help="The new meters: a CSV or Parquet file, ...; may be repeated.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="How a table is read; may be repeated.")
+    ] = None,
+    has_curve: Annotated[
+        bool, typer.Option("--curve", help="Also measure the error against days of history; takes a while.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A new folder for the models; runs/adapt-NAME if left out.")
+    ] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Make personal models for meters that never took part, from some days of their readings.
+
+    Three days are enough. Forecast with them: plfl forecast DIR --client ID.
+    """
+    values = parse_settings(settings or [])
+    with status("loading JAX ..."):
+        from plfl import adapting, runfolder
+    place = out or runfolder.unused_name("adapt")
+    with AdaptBar() as bar:
+        result = adapting.adapt(folder, data, out=place, settings=values, curve=has_curve, observer=bar.show)
+    if is_json:
+        typer.echo(json.dumps(result.to_dict(), allow_nan=False))
+    else:
+        print_adaptation(result.to_dict())
 
 
 @app.command(

@@ -1,6 +1,7 @@
 """What a run looks like on a terminal: progress on standard error, the summary on standard output."""
 
 import json
+import shlex
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from plfl.adapting import Progress as AdaptProgress
     from plfl.bench.options import Progress as BenchProgress
     from plfl.data.fetch import FetchResult
     from plfl.data.fetch import Progress as Download
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 24
 _LINE_SECONDS = 5
+_TITLE = "Test error relative to persistence (MASE; below 1 is better)"
 errors = Console(stderr=True, highlight=False, emoji=False, quiet=not is_writer())
 output = Console(highlight=False, emoji=False, quiet=not is_writer())
 
@@ -80,6 +83,8 @@ class ProgressBar(_Bar):
             figures.append(f"{progress.client_steps_per_second:,.0f} client-steps/s")
         done, total = progress.round_index, progress.rounds
         self.put(f"round {done}/{total}", figures, done, total, is_last=done == total)
+        if done == total:  # tuning, evaluation and baselines follow
+            self.bar.update(self.task, description="rounds done, finishing", total=None)
 
 
 class StudyBar(_Bar):
@@ -112,6 +117,15 @@ class BenchBar(_Bar):
         """Called before and after each system."""
         is_last = progress.num_done == progress.num_all
         self.put(progress.at, progress.figures, progress.num_done, progress.num_all, is_last=is_last)
+
+
+class AdaptBar(_Bar):
+    """Rounds of an adaptation, and those of its curve."""
+
+    def show(self, progress: "AdaptProgress") -> None:
+        """Called after every round."""
+        at, done, total = progress
+        self.put(at, [f"round {done}/{total}"], done, total, is_last=done == total)
 
 
 def print_bench(result: dict[str, Any], folder: "Path") -> None:
@@ -228,7 +242,9 @@ def print_summary(result: "Result") -> None:
     from rich.table import Table
 
     names = [name for name in result.clients[0].baseline_mase if name != "persistence"]  # 1 by definition
-    table = Table(title="Test error relative to persistence (MASE; below 1 is better)", title_justify="left")
+    ahead = _say_ahead(result)
+    title = f"Test MASE{ahead} (below 1 is better than persistence)" if ahead else _TITLE
+    table = Table(title=title, title_justify="left")
     table.add_column("client")
     for name in ("plfl", *(name.replace("_", " ") for name in names), "MAE"):
         table.add_column(name, justify="right")
@@ -248,6 +264,7 @@ def print_summary(result: "Result") -> None:
     output.print(f"MAE is in kWh per {result.interval_minutes:g} minutes.", style="dim")
     if hidden := len(result.clients) - len(shown):
         output.print(f"{hidden} clients with smaller errors are in result.json.")
+    _print_leads(result)
     rounds = "1 round" if result.rounds == 1 else f"{result.rounds} rounds"
     output.print(f"{rounds} in {result.seconds:.0f} s · {result.client_steps_per_second or 0:,.0f} client-steps/s")
     traffic = result.bytes_up_per_client_round + result.bytes_down_per_client_round
@@ -256,6 +273,33 @@ def print_summary(result: "Result") -> None:
     if result.quarantined:
         output.print(f"{len(result.quarantined)} updates did not count; see result.json.")
     output.print(f"Report: {escape(str(result.folder))}/report.html", soft_wrap=True)
+    if result.coverage:
+        scored = [client.id for client in result.clients if client.mase is not None] or [result.clients[0].id]
+        command = f"plfl forecast {shlex.quote(str(result.folder))} --client {shlex.quote(scored[0])}"
+        output.print(f"Forecast: {command}", markup=False, soft_wrap=True)
+
+
+def _say_ahead(result: "Result") -> str:
+    """At which lead a model of several is scored; nothing of a model with one."""
+    from plfl.report.leads import find_scored
+
+    return f" {find_scored(list(result.mase_by_lead), result.interval_minutes)} ahead" if result.mase_by_lead else ""
+
+
+def _print_leads(result: "Result") -> None:
+    """Errors by lead, what the intervals cover, and who loses, where a model has leads and intervals."""
+    if not result.mase_by_lead:
+        return
+    by_lead = " · ".join(
+        f"{lead} {text}"
+        for lead, text in zip(result.mase_by_lead, _numbers([*result.mase_by_lead.values()]), strict=True)
+    )
+    output.print(f"MASE by lead: {by_lead}", soft_wrap=True)
+    covered = [f"{share:.1%} in those of {p}%" for p, share in (result.coverage or {}).items() if share is not None]
+    if covered:
+        output.print(f"Loads within the intervals: {', '.join(covered)}")
+    num_scored = sum(client.mase is not None for client in result.clients)
+    output.print(f"{result.num_losing_to_persistence} of {num_scored} clients lose to persistence{_say_ahead(result)}")
 
 
 def print_forecast(forecast: "Forecast") -> None:
@@ -282,7 +326,55 @@ def print_forecast(forecast: "Forecast") -> None:
     output.print(table)
     if num_joined > 1:
         every = f"{len(points)} intervals of {forecast.minutes} minutes, added up by {num_joined}"
-        output.print(f"{every}; --format csv has each, with its quantiles.", style="dim")
+        output.print(f"{every}; --format csv has each, with quantiles.", style="dim", soft_wrap=True)
+
+
+def print_adaptation(result: dict[str, Any]) -> None:
+    """What each meter kept, and the error against days of history."""
+    from rich.table import Table
+
+    from plfl.report.adapt_page import name_bands, say_kept, say_note, say_verdict
+
+    bands = name_bands(result)
+    table = Table(title="Validation error relative to persistence (below 1 is better)", title_justify="left")
+    table.add_column("meter")
+    table.add_column("days", justify="right")
+    for name in bands.values():
+        for column in ("shared", "adapted"):
+            table.add_column(f"{column}{name}", justify="right")
+        table.add_column("kept")
+    table.add_column("", overflow="fold")
+    for meter in result["meters"][:_MAX_ROWS]:
+        cells = ["–" if meter["days"] is None else f"{meter['days']:.1f}"]
+        for band in bands:
+            choice = meter["kept"].get(band)
+            errors = _numbers([choice["shared_error"], choice["error"]] if choice else [None, None])
+            cells += [*errors, say_kept(choice) if choice else "–"]
+        table.add_row(escape(meter["id"]), *cells, escape(say_note(meter)))
+    output.print(table)
+    if (hidden := len(result["meters"]) - _MAX_ROWS) > 0:
+        output.print(f"{hidden:,} more meters are in adapt.json.")
+    if result["curve"]:
+        output.print(_curve_table(result["curve"]))
+    output.print(f"{say_verdict(result)}.")
+    output.print(f"Models: {escape(str(result['folder']))}/models · Report: report.html beside it", soft_wrap=True)
+
+
+def _curve_table(points: Sequence[dict[str, Any]]) -> "Table":
+    """A row for each number of days: mean MASE of each method, and how many meters it puts below persistence."""
+    from rich.table import Table
+
+    from plfl.report.adapt_page import METHODS
+
+    table = Table(title="Test MASE against days of history (in brackets: meters below 1)", title_justify="left")
+    for name in ("days", "meters", *METHODS, "persistence"):
+        table.add_column(name, justify="right")
+    for point in points:
+        found = [point["methods"][method] for method in METHODS]
+        scores = _numbers([one["mase_mean"] for one in found])
+        cells = [f"{text} ({one['num_below_persistence']})" for text, one in zip(scores, found, strict=True)]
+        table.add_row(str(point["days"]), f"{point['num_meters']:,}", *cells, "1.000")
+    return table
 
 
 def print_diagnosis(diagnosis: "Diagnosis") -> None:

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plfl.config import Config
 from plfl.data.generated import generate
+from plfl.data.holidays import holiday_flags
 from plfl.errors import BadInput, Damaged
 from plfl.federation import complete
 from plfl.forecast.analog import Shape, param_shapes
@@ -32,20 +34,20 @@ def make_params(task: Task, seed: int) -> dict[str, np.ndarray]:
     return {name: 0.05 * rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def make_small_task() -> Task:
+def make_small_task(config: Config) -> Task:
     panel = generate(2, days=DAYS)
     load = panel.load.copy()
     load[0, 700:702] = np.nan  # short: filled
-    return make_task(replace(panel, load=load), CONFIG)
+    return make_task(replace(panel, load=load), config)
 
 
 class Trained:
     """Two clients with a model each, their forecasts by JAX, and what they publish."""
 
-    def __init__(self) -> None:
-        self.task = make_small_task()
+    def __init__(self, config: Config = CONFIG) -> None:
+        self.task = make_small_task(config)
         self.params = [make_params(self.task, seed) for seed in (1, 2)]
-        apply = make_model(CONFIG, self.task).apply
+        apply = make_model(config, self.task).apply
         view = self.task.view
 
         def predict(part: str) -> list[np.ndarray]:
@@ -59,7 +61,7 @@ class Trained:
         self.calibrations = fit_all(self.task, predict("validation"))
         self.published = publish_all(self.task, self.raw, self.calibrations)
         self.models = [
-            deploy(self.task, row, CONFIG, self.params[row], self.calibrations[row], "run") for row in (0, 1)
+            deploy(self.task, row, config, self.params[row], self.calibrations[row], "run") for row in (0, 1)
         ]
 
     def covariates(self, row: int) -> dict[str, np.ndarray]:
@@ -307,6 +309,33 @@ def test_a_missing_covariate_is_an_average_one_and_told(trained):
     same = model.forecast(panel.load[0, :2000], average, panel.start)
     np.testing.assert_allclose(found.energy, same.energy, rtol=1e-4)
     assert same.warnings == ()
+
+
+def test_covariates_known_ahead_are_used_up_to_the_target_and_missed_where_they_end():
+    name = generate(1, days=2).covariate_names[0]
+    trained = Trained(CONFIG.model_copy(update={"future": (name,)}))
+    task, model = trained.task, trained.models[0]
+    assert model.future == (name,)
+    origin = int(task.origins["test"][0][0])
+    load, known = task.panel.load[0], trained.covariates(0)
+    leads = [lead for lead in task.view.leads if origin + lead < task.panel.num_times]
+    found = model.forecast(load[: origin + 1], known, task.panel.start, leads=leads)
+    expected = task.scalers[0].unscale_load(trained.published[0][0, : len(leads)])
+    np.testing.assert_allclose(found.energy, expected, rtol=1e-4, atol=1e-4)
+    assert found.warnings == ()
+    known[name] = known[name][: origin + 20]
+    assert model.forecast(load[: origin + 1], known, task.panel.start).warnings == (
+        f"{name} is not known up to the last interval, as this model wants it",
+    )
+
+
+@pytest.mark.parametrize("start", ["2018-07-03T18:00", "2027-12-20T00:00", "2035-12-20T00:00"])
+def test_holidays_are_those_of_the_meters_country_within_the_years_of_the_file_and_beyond(trained, start):
+    model = trained.models[0]
+    times = np.datetime64(start) + np.arange(20 * 96) * np.timedelta64(15, "m")
+    expected = holiday_flags(model.zone, times)
+    assert expected.any()
+    np.testing.assert_array_equal(model._holiday_flags(times), expected)
 
 
 def test_leads_that_the_model_does_not_know_are_refused(trained):

@@ -163,6 +163,32 @@ def client(name, mase, *, yesterday=1.5, note="", zone="America/Chicago"):
     }
 
 
+LEADS = ("15min", "1h", "24h")
+
+
+def with_leads(one, *, coverage=(0.81, 0.9), share=1.0, repeated=(), by_lead=(0.9, 0.7, 0.6)):
+    """The same client of a run with several leads, quantiles and tuning."""
+    choice = {"rounds": 5 if share else 0, "share": share, "shared_error": 0.8, "error": 0.8 if not share else 0.75}
+    return one | {
+        "mase_by_lead": dict(zip(LEADS, by_lead, strict=True)),
+        "coverage": dict(zip(("80", "90"), coverage, strict=True)),
+        "pinball": 0.02,
+        "personal": {"short": choice, "long": choice, "repeated_leads": list(repeated)},
+    }
+
+
+def write_lead_run(folder, clients, **changes):
+    """A run folder of a model with several leads and an interval that is 0.5 wide on both sides."""
+    means = {lead: float(np.mean([c["mase_by_lead"][lead] for c in clients])) for lead in LEADS}
+    covered = {p: float(np.mean([c["coverage"][p] for c in clients])) for p in ("80", "90")}
+    write_run(folder, clients, **{"recipe": "forecast", "mase_by_lead": means, "coverage": covered} | changes)
+    table = pq.read_table(folder / "forecasts.parquet")
+    for name, shift in (("plfl-lo-80", -0.4), ("plfl-hi-80", 0.4), ("plfl-lo-90", -0.5), ("plfl-hi-90", 0.5)):
+        table = table.append_column(name, pa.array((table["y"].to_numpy() + shift).astype(np.float32)))
+    pq.write_table(table, folder / "forecasts.parquet")
+    return folder
+
+
 def write_run(folder, clients, *, num_days=8, **changes):
     """A run folder with these clients and a load that swings once a day."""
     scores = [c["mase"] for c in clients if c["mase"] is not None]

@@ -19,11 +19,11 @@ from urllib.parse import unquote
 import numpy as np
 
 from plfl._version import __version__
-from plfl.config import TABLE_FIELDS, Config, count_intervals, read_config
+from plfl.config import GIVEN, TABLE_FIELDS, Config, count_intervals, read_config
 from plfl.data.detectors import STUCK_HOURS
 from plfl.data.holidays import AUTO, NONE, find_country, holiday_flags
 from plfl.data.panel import LARGEST, Panel
-from plfl.data.zones import load_zone
+from plfl.data.zones import load_zone, utc_offset
 from plfl.errors import BadInput
 from plfl.forecast.aligned import Layout, Series
 from plfl.forecast.analog import Shape, forecast_changes
@@ -58,10 +58,13 @@ _FALLBACKS = ("last_week", "yesterday", "persistence")
 """In the order in which they are tried."""
 _SHORTENED = 117
 """Length of a file's name that may have been shortened; its id is in the file."""
-_OTHER_UNIT = 300.0
-"""So many times larger or smaller than in training are readings in another unit."""
+_OTHER_UNIT = 200.0
+"""Readings so many times larger or smaller than in training are in another unit, most likely."""
 _NOT_MEASURING = ("PLF109", "PLF206")
 """Refusals of the data doctor that mean that a meter says nothing."""
+_HOLIDAYS = "holidays"
+_HOLIDAY_YEARS = 10
+"""After the training, whose holidays are in the file."""
 _KEPT = tuple(name for name in TABLE_FIELDS if name not in ("interval", "layout", "covariates", "statics", "timezone"))
 """What a table of recent readings has in common with the table that the run was trained on, unless it is said."""
 
@@ -165,6 +168,10 @@ class ClientModel:
     calibration: Calibration
     zone: str
     """IANA time zone."""
+    holidays: np.ndarray
+    """(days,) datetime64[D], local dates, of the years in `holiday_years`."""
+    holiday_years: tuple[int, int]
+    """The first, and the one after the last."""
     covariate_names: tuple[str, ...]
     max_gap: int
     """Intervals; missing readings up to this long are filled in the inputs."""
@@ -193,13 +200,14 @@ class ClientModel:
 
     def _arrays(self) -> dict[str, np.ndarray]:
         calibration = {f"calibration.{name}": np.asarray(rows) for name, rows in self.calibration._asdict().items()}
-        return self.params | self.scaler.as_arrays() | calibration
+        return self.params | self.scaler.as_arrays() | calibration | {_HOLIDAYS: self.holidays.astype(np.int64)}
 
     def _facts(self) -> dict[str, str]:
         model = {
             "version": self.version,
             "view": asdict(self.view) | {"layout": self.view.layout._asdict()},
             "zone": self.zone,
+            "holiday_years": self.holiday_years,
             "covariate_names": self.covariate_names,
             "max_gap": self.max_gap,
             "may_export": self.may_export,
@@ -220,6 +228,7 @@ class ClientModel:
                 f"forecast with plfl {facts['plfl']}, or train anew"
             )
         model = json.loads(facts[MODEL])
+        holidays = arrays.pop(_HOLIDAYS).astype("datetime64[D]")
         layout = Layout(**{name: _as_tuple(value) for name, value in model["view"].pop("layout").items()})
         scaler, calibration = (_below(arrays, prefix) for prefix in ("scaler.", "calibration."))
         return cls(
@@ -235,6 +244,8 @@ class ClientModel:
             ),
             calibration=Calibration(**calibration),
             zone=model["zone"],
+            holidays=holidays,
+            holiday_years=_as_tuple(model["holiday_years"]),
             covariate_names=tuple(model["covariate_names"]),
             max_gap=model["max_gap"],
             may_export=model["may_export"],
@@ -377,7 +388,18 @@ class ClientModel:
         nothing = np.full((1, num_times), np.nan, np.float32)
         empty = np.zeros((1, num_times, 0), np.float32), (), np.zeros((1, 0), np.float32), ()
         panel = Panel((self.client,), start, self.interval, nothing, *empty, (self.zone,))
-        return self.view.read_calendar(panel)[1][0]
+        calendar = replace(self.view, holidays=NONE).read_calendar(panel)[1][0]
+        calendar[:, 2] = self._holiday_flags(panel.times())
+        return calendar
+
+    def _holiday_flags(self, utc: np.ndarray) -> np.ndarray:
+        """`plfl.data.holidays.holiday_flags` from the dates in the file, while they last."""
+        times = utc.astype("datetime64[s]")
+        days = (times + utc_offset(self.zone, times.astype(np.int64)).astype("timedelta64[s]")).astype("datetime64[D]")
+        first, end = (np.datetime64(f"{year:04}-01-01") for year in self.holiday_years)
+        if days[0] < first or days[-1] >= end:
+            return holiday_flags(self.zone, utc, self.view.holidays)
+        return np.isin(days, self.holidays).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -412,30 +434,45 @@ def deploy(
     assert isinstance(view, Aligned)
     begin, validation, test = task.bounds[row][:3]
     own = {name: np.array(array) for name, array in params.items()}
+    country = _name_holidays(view.holidays, panel.zones[row], panel.start)
+    trained_until = (panel.start + test * panel.interval).astype("datetime64[s]")
+    years = _year(panel.start) - 1, _year(trained_until) + _HOLIDAY_YEARS
     return ClientModel(
         client=panel.ids[row],
         version=f"{run}-{digest(own | calibration._asdict())[:12]}",
-        view=replace(view, holidays=_name_holidays(view.holidays, panel.zones[row], panel.start)),
+        view=replace(view, holidays=country),
         params=own,
         scaler=task.scalers[row],
         calibration=calibration,
         zone=panel.zones[row],
+        holidays=_list_holidays(country, *years),
+        holiday_years=years,
         covariate_names=panel.covariate_names,
         max_gap=count_intervals(config.max_gap, panel.interval, "max_gap"),
         may_export=bool(np.nanmin(panel.load[row, begin:test]) < 0),
         median=float(np.nanmedian(panel.load[row, begin:validation])),
-        trained_until=(panel.start + test * panel.interval).astype("datetime64[s]"),
+        trained_until=trained_until,
     )
 
 
 def _name_holidays(which: str, zone: str, time: np.datetime64) -> str:
-    """The country whose holidays count, so that a forecast need not look for it; none where they are not known."""
+    """The country whose holidays count; none where they are not known."""
     country = (find_country(zone) if which == AUTO else which) or NONE
     try:
         holiday_flags(zone, np.array([time]), country)
     except BadInput:
         return NONE
     return country
+
+
+def _list_holidays(country: str, first: int, end: int) -> np.ndarray:
+    """The dates (days,) of some years, so that a forecast need not load the rules of all countries."""
+    days = np.arange(f"{first:04}-01-01", f"{end:04}-01-01", dtype="datetime64[D]")
+    return days[holiday_flags("UTC", days, country) > 0]
+
+
+def _year(time: np.datetime64) -> int:
+    return int(time.astype("datetime64[Y]").astype(int)) + 1970
 
 
 def find_model(place: Path, client: str | None = None) -> ClientModel:
@@ -502,7 +539,7 @@ def forecast_client(
     from plfl.data.sources import load_sources
 
     if data is None:
-        if config is None:
+        if config is None or GIVEN in config.data:
             raise BadInput(f"{place} has no data of its own; give the meter's recent readings: --data readings.csv")
         loaded = load_sources(config.data, Config(**config.model_dump() | values))
     else:
@@ -551,15 +588,16 @@ def _forecast_from(
             f"{hint or '; give readings of its own interval'}"
         )
     load = panel.load[row]
-    if data is not None and not is_unit_said:
-        _check_unit(model, load)
+    more = _check_unit(model, load) if data is not None and not is_unit_said else []
     if issued_at is None:
         last = np.flatnonzero(np.isfinite(panel.load).any(axis=0))[-1]
         issued_at = panel.start + (last + 1) * panel.interval
     covariates = {name: panel.covariates[row, :, k] for k, name in enumerate(panel.covariate_names)}
     found = model.forecast(load, covariates, panel.start, issued_at)
-    about = [f for f in loaded.findings if f.client in (None, panel.ids[row]) and f.rule.level == "repaired"]
-    return _with_warnings(found, [f"data: {finding}" for finding in about] if data is not None else [])
+    if data is not None:
+        about = (f for f in loaded.findings if f.client in (None, panel.ids[row]) and f.rule.level == "repaired")
+        more += [f"data: {finding}" for finding in about]
+    return _with_warnings(found, more)
 
 
 def _with_warnings(forecast: Forecast, more: Sequence[str]) -> Forecast:
@@ -587,16 +625,18 @@ def _find_row(model: ClientModel, loaded: "Loaded", data: str | None) -> int | N
     )
 
 
-def _check_unit(model: ClientModel, load: np.ndarray) -> None:
-    """Refuse readings whose size is that of another unit, unless the unit was said."""
+def _check_unit(model: ClientModel, load: np.ndarray) -> list[str]:
+    """Refuse readings that are as large as in another unit, unless it was said; warn of such small ones."""
     sizes = np.abs(load[np.isfinite(load) & (load != 0)])
     if not len(sizes):
-        return
-    typical = float(np.median(sizes))
-    usual = abs(model.median) + model.scaler.load_sd
-    if usual / _OTHER_UNIT < typical < usual * _OTHER_UNIT:
-        return
-    raise BadInput(
-        f"the readings are about {typical:.3g} kWh per interval, those in training {usual:.3g}: is the unit right? Say "
-        "it: --set unit=Wh (or MWh, W, kW, MW), or --set unit=kWh if the load did change so much"
+        return []
+    large, usual = float(np.percentile(sizes, 90)), abs(model.median) + model.scaler.load_sd
+    if usual / _OTHER_UNIT < large < usual * _OTHER_UNIT:
+        return []
+    said = (
+        f"the readings reach {large:.3g} kWh per interval, those in training {usual:.3g}: is the unit right? Say it: "
+        "--set unit=Wh (or MWh, W, kW, MW), or --set unit=kWh if the load did change so much"
     )
+    if large > usual:
+        raise BadInput(said)
+    return [said]

@@ -2,9 +2,9 @@
    its foreign-function interface.
 
    Arrays are feature-major: the batch is the last axis, and LANES values of it make one vector V; those of past days
-   have the batch first and are turned in blocks of LANES. Products keep a tile
-   of up to TILE accumulators in registers and broadcast one weight at a time, so that each weight is loaded once per
-   use and nothing is packed. A batch that is no multiple of LANES is padded with zeros, block by block.
+   have the batch first and are turned in blocks of LANES. Products keep a tile of up to TILE accumulators in registers
+   and broadcast one weight at a time, so that each weight is loaded once per use and nothing is packed. A batch that is
+   no multiple of LANES is padded with zeros, block by block.
    Leading axes (clients) are worked through one after the other: one call runs on one core. */
 
 #include <math.h>
@@ -182,7 +182,8 @@ INLINE void outer(const int H, const int W, const int pairs, int adds, V *out, p
   NOINLINE void name(int wide, int adds, V *out, ptrdiff_t out_step, const float *a, ptrdiff_t down, ptrdiff_t right, \
                      int num_l, const V *b, ptrdiff_t step) { \
     switch (wide) { \
-      OUTER(h, 1, pairs) OUTER(h, 2, pairs) OUTER(h, 3, pairs) OUTER(h, 4, pairs) OUTER(h, 5, pairs) OUTER(h, 6, pairs) \
+      OUTER(h, 1, pairs) OUTER(h, 2, pairs) OUTER(h, 3, pairs) \
+      OUTER(h, 4, pairs) OUTER(h, 5, pairs) OUTER(h, 6, pairs) \
     } \
   }
 
@@ -192,8 +193,8 @@ OUTERS(outer_pairs_high, HIGH, 1)
 OUTERS(outer_pairs_one, 1, 1)
 
 /* The same for any number of rows and vectors. */
-static void multiply_outer(int num_rows, int num_vectors, int pairs, int adds, V *out, ptrdiff_t out_step, const float *a,
-                           ptrdiff_t down, ptrdiff_t right, int num_l, const V *b, ptrdiff_t step) {
+static void multiply_outer(int num_rows, int num_vectors, int pairs, int adds, V *out, ptrdiff_t out_step,
+                           const float *a, ptrdiff_t down, ptrdiff_t right, int num_l, const V *b, ptrdiff_t step) {
   int num_tiles = (num_vectors + WIDE - 1) / WIDE;
   for (int t = 0, j = 0; t < num_tiles; t++) {
     int wide = (num_vectors - j) / (num_tiles - t);
@@ -726,8 +727,8 @@ static XLA_FFI_Error *run_days_backward(XLA_FFI_CallFrame *frame) {
       }
       multiply_outer(num_rows, num_seen, 1, 1, d_scorer, num_seen, (float *)own.sums, LANES, num_rows * LANES, num_days,
                      own.likeness, num_seen);
-      multiply_outer(num_heads, width, 1, 1, d_mix, width, (float *)(own.sums + width), LANES, num_rows * LANES, num_days,
-                     own.inner, width);
+      multiply_outer(num_heads, width, 1, 1, d_mix, width, (float *)(own.sums + width), LANES, num_rows * LANES,
+                     num_days, own.inner, width);
     }
     transpose(turned, step, d_scorer, num_params);
     for (int k = 1; k < LANES; k++)

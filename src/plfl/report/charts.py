@@ -28,6 +28,8 @@ from plfl.report.tables import ratio
 
 Points = Sequence[tuple[float, float | None]]
 """(x, y), in order of x; y is None where the curve has a gap."""
+Band = Sequence[tuple[float, tuple[float, float] | None]]
+"""(x, (low, high)), in order of x; None where the band has a gap."""
 MAX_NAMED_ROWS = 24
 _ROW_HEIGHT = 24  # pixels
 _MAX_DOTS = 50
@@ -62,11 +64,18 @@ def line_chart(
     label: str,
     reference: float | None = None,
     has_zero: bool = False,
+    band: Band = (),
 ) -> str:
-    """Curves by class, over a common x that the ticks may widen, with a dashed line at the reference."""
+    """Curves by class, over a common x that the ticks may widen, with a dashed line at the reference.
+
+    The band is an area behind them; what of it lies farther off than the curves are high is cut off.
+    """
     values = [y for points in curves.values() for _, y in points if y is not None]
     if not values:
         return NOTHING
+    low, high = min(values), max(values)
+    reach = high - low or abs(high)
+    values += [min(max(y, low - reach), high + reach) for _, ends in band for y in ends or ()]
     xs = [*x_ticks, *(x for points in curves.values() for x, _ in points)]
     extremes = [*values, *([] if reference is None else [reference]), *([0.0] if has_zero else [])]
     y_ticks = nice_ticks(min(extremes), max(extremes))
@@ -75,6 +84,8 @@ def line_chart(
     if reference is not None:
         parts.append(line("reference", x=("0%", "100%"), y=(percent(reference, down),) * 2))
     parts.append('<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%">')
+    if band:
+        parts.append(f'<path class="band" d="{_area(band, across, down)}"/>')
     for kind, points in curves.items():
         parts.append(f'<path class="{kind}" d="{_path(points, across, down)}"/>')
         if len(points) <= _MAX_DOTS:
@@ -156,6 +167,19 @@ def log_rows(rows: Sequence[Row], *, label: str) -> str:
     return _rows(drawable, x_axis(ticks, ends), ends, label, kind="dots")
 
 
+def share_rows(rows: Sequence[Row], targets: Sequence[float], *, label: str) -> str:
+    """Rows of marks that are shares, on an axis in percent, with a dashed line at each target."""
+    values = [*targets, *(mark.value for row in rows for mark in row.marks)]
+    if not rows:
+        return NOTHING
+    ticks = nice_ticks(100 * min(values), 100 * max(values), num_steps=5)
+    ends = (ticks[0] / 100, min(ticks[-1] / 100, 1.0))
+    shown = {tick / 100: f"{tick:g} %" for tick in ticks if tick / 100 <= ends[1]}
+    places = [percent(target, ends) for target in targets]
+    lines = "".join(line("reference", x=(at, at), y=("0%", "100%")) for at in places)
+    return _rows(rows, x_axis(shown, ends) + lines, ends, label)
+
+
 def _rows(rows: Sequence[Row], axis: str, ends: Ends, label: str, kind: str = "bars") -> str:
     """Each row with its name, or thin and nameless where there are too many."""
     is_named = len(rows) <= MAX_NAMED_ROWS
@@ -229,3 +253,18 @@ def _path(points: Points, across: Ends, down: Ends) -> str:
             commands.append(f"L{at}" if is_drawing else f"M{at}h0")
         is_drawing = y is not None
     return "".join(commands)
+
+
+def _area(band: Band, across: Ends, down: Ends) -> str:
+    """An SVG path around each unbroken stretch of a band, within the scale."""
+    stretches: list[list[tuple[float, tuple[float, float]]]] = [[]]
+    for x, ends in band:
+        if ends is not None:
+            stretches[-1].append((x, (max(ends[0], down[1]), min(ends[1], down[0]))))
+        elif stretches[-1]:
+            stretches.append([])
+    found = []
+    for points in filter(None, stretches):
+        around = [(x, low) for x, (low, _) in points] + [(x, high) for x, (_, high) in reversed(points)]
+        found.append(_path(around, across, down) + "Z")
+    return "".join(found)

@@ -34,8 +34,8 @@ def draw_clients(
             f'<div class="client"{" hidden" if i else ""}><h3>{escape(client)}</h3>'
             f"<figure><figcaption>Load in kWh per {interval:g} minutes, UTC: "
             '<span class="pen">actual <span class="key thick"></span></span> '
-            f'<span class="pen">forecast <span class="key"></span></span></figcaption>{_week(client, series, interval)}'
-            f"</figure><figure><figcaption>Mean absolute error in kWh by local hour: "
+            f'<span class="pen">forecast <span class="key"></span></span>{_band_key(forecasts.percent)}</figcaption>'
+            f"{_week(client, series, interval)}</figure><figure><figcaption>Mean absolute error in kWh by local hour: "
             '<span class="pen">forecast <span class="key"></span></span> '
             '<span class="pen">persistence <span class="key thick"></span></span></figcaption>'
             f"{hours}</figure></div>"
@@ -69,6 +69,12 @@ def _hours(means: np.ndarray, whose: str, unit: str) -> str:
     return line_chart(curves, _HOURS | {23.0: ""}, label=label, has_zero=True) + behind_it
 
 
+def _band_key(percent: int | None) -> str:
+    if percent is None:
+        return ""
+    return f' <span class="pen">{percent} % of the loads are to lie in <span class="key area"></span></span>'
+
+
 def _week(client: str, series: np.ndarray, interval: float) -> str:
     stride = math.ceil(series.shape[1] / _MAX_POINTS)
     times, longest = series[0, ::stride], 1.5 * stride * interval
@@ -77,12 +83,17 @@ def _week(client: str, series: np.ndarray, interval: float) -> str:
     ticks = {day * DAY: f"{_date(day):%a %d %b}" for day in days.tolist() if day * DAY >= series[0, 0]}
     rows = []
     for day in days.tolist():
-        _, actual, forecast, _ = series[:, series[0] // DAY == day]
+        actual, forecast = series[1:3, series[0] // DAY == day]
         numbers = (actual.sum(), forecast.sum(), np.abs(forecast - actual).mean())
         rows.append([f"{_date(day):%a %Y-%m-%d}", str(actual.size), *(_finite(value) for value in numbers)])
     days_table = table(["day (UTC)", "readings", "actual, kWh", "forecast, kWh", "mean absolute error"], rows)
     hint = f'<p class="hint">One in {stride} readings is drawn.</p>' if stride > 1 else ""
-    chart = line_chart(curves, ticks, label=f"Actual load and forecast of {client} over one week.")
+    lows, highs = (_points(times, row[::stride], longest) for row in series[4:6]) if len(series) > 4 else ([], [])
+    band = [
+        (x, None if low is None or high is None else (low, high))
+        for (x, low), (_, high) in zip(lows, highs, strict=True)
+    ]
+    chart = line_chart(curves, ticks, label=f"Actual load and forecast of {client} over one week.", band=band)
     return f"{chart}{hint}{behind(days_table)}"
 
 

@@ -18,6 +18,7 @@ from plfl.report.charts import MAX_NAMED_ROWS, bar_chart, line_chart, strip_char
 from plfl.report.client_figures import draw_clients, draw_hours
 from plfl.report.files import fill, read, read_template
 from plfl.report.forecasts import Forecasts, read_forecasts
+from plfl.report.leads import draw_leads, find_scored, read_minutes, say_rivals
 from plfl.report.plot import nice_ticks, thin
 from plfl.report.tables import MAX_FINDINGS, Cell, behind, number, ratio, table
 
@@ -65,6 +66,7 @@ def make_run_page(folder: Path, result: dict[str, Any]) -> str:
         remarks=_remarks(run),
         **_learning(run),
         client_charts=_client_charts(run),
+        leads=draw_leads(result, run.rows, run.forecasts.repeats),
         hours_chart=draw_hours(run.forecasts),
         **draw_clients(run.forecasts, mases, result["interval_minutes"], num_forecast),
         **_tables(run),
@@ -76,12 +78,13 @@ def _read_run(folder: Path, result: dict[str, Any]) -> _Stored:
     rows = sorted(enumerate(result["clients"]), key=lambda row: (row[1]["mase"] is None, -(row[1]["mase"] or 0)))
     charted = [client["id"] for _, client in rows if client["mae"] is not None][:MAX_CHARTED_CLIENTS]
     zones = {client["id"]: client.get("zone") for _, client in rows}
+    leads = [read_minutes(lead) for lead in result.get("mase_by_lead") or ()]
     return _Stored(
         result=result,
         rows=rows,
         history=read(folder / "rounds.csv", _parse_history),
         config=read(folder / "config.toml", tomllib.loads),
-        forecasts=read_forecasts(folder / "forecasts.parquet", zones, charted, result["interval_minutes"]),
+        forecasts=read_forecasts(folder / "forecasts.parquet", zones, charted, result["interval_minutes"], leads),
     )
 
 
@@ -93,8 +96,10 @@ def _parse_history(text: str) -> list[dict[str, float | None]]:
 def _headline(run: _Stored) -> dict[str, str]:
     result, mean = run.result, run.result["mase_mean"]
     does_win = mean is not None and mean < 1
+    by_lead = result.get("mase_by_lead")
+    ahead = f" {find_scored(list(by_lead), result['interval_minutes'])} ahead" if by_lead else ""
     verdict = (
-        f"{'Beats' if does_win else 'Does not beat'} persistence: mean test MASE is "
+        f"{'Beats' if does_win else 'Does not beat'} persistence: mean test MASE{ahead} is "
         f'<span data-source="mase_mean">{ratio(mean)}</span>, persistence is 1'
     )
     if mean is None:
@@ -108,6 +113,7 @@ def _headline(run: _Stored) -> dict[str, str]:
     return {
         "kind": "good" if does_win else "bad",
         "verdict": verdict,
+        "rivals": f"<p>{escape(say_rivals(run.clients, run.baselines))}</p>\n" if by_lead else "",
         "facts": escape(" · ".join(facts)),
         "tiles": "".join(f"<li><b>{escape(value)}</b>{escape(text)}</li>" for value, text in _tiles(run)),
     }
