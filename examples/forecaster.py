@@ -18,6 +18,7 @@ from plfl.data.generated import generate
 made_up = generate(4, days=60, minutes=60)
 columns = {"unique_id": np.repeat(made_up.ids, made_up.num_times), "ds": np.tile(made_up.times(), 4)}
 df = pd.DataFrame(columns | {"y": made_up.load.ravel(), "temperature": made_up.covariates[..., 0].ravel()})
+df["ds"] = df["ds"].dt.tz_localize("UTC")
 
 # %% So few rounds and so small a model only show how it goes; leave the settings out to forecast well
 small = {"rounds": 6, "local_steps": 20, "tune_rounds": 2, "hidden": 16, "days": 14, "batch": 32}
@@ -26,7 +27,7 @@ forecaster = plfl.Forecaster(h="24h", freq="h", level=[80, 90], timezone="Americ
 # %% The next 24 hours of every meter, with intervals
 forecaster.fit(df)
 forecasts = forecaster.predict()
-print(forecasts.groupby("unique_id").head(2).round(2).to_string(index=False))
+print(forecasts.groupby("unique_id").head(2).to_string(index=False, float_format="%.2f"))
 
 # %% How good it is: four days that the model was not trained on, one at a time
 validated = forecaster.cross_validation(df, n_windows=4, level=[80])
@@ -42,5 +43,5 @@ if importlib.util.find_spec("matplotlib"):
 
 # %% Keep it; later, new readings are enough
 forecaster.save("forecaster")
-later = plfl.Forecaster.load("forecaster").predict(df[df["ds"] < df["ds"].max() - pd.Timedelta("1d")])
+later = plfl.Forecaster.load("forecaster").predict(df[df["ds"] < df["ds"].max() - pd.Timedelta(days=1)])
 print(f"{len(later)} forecasts from {later['ds'].min()} on")

@@ -218,6 +218,10 @@ BAD_FRAMES = {
     "no ds": (lambda df: df.drop(columns="ds"), "df has no column 'ds'; it has unique_id, y, temperature. Rename one"),
     "no id": (lambda df: df.drop(columns="unique_id"), "df has no column 'unique_id'"),
     "no load": (lambda df: df.drop(columns="y"), "df has no column 'y'"),
+    "row without id": (
+        lambda df: df.assign(unique_id=df.unique_id.where(df.index > 3)),
+        "a row of df has no unique_id; fill it in, or leave the row out",
+    ),
     "no rows": (lambda df: df.head(0), "df has no rows; give readings"),
     "text stamps": (lambda df: df.assign(ds=df.ds.astype(str)), "datetimes are needed, as pandas.to_datetime makes"),
     "text loads": (lambda df: df.assign(y="3"), "PLF311"),
@@ -405,4 +409,4 @@ def test_the_example_runs(tmp_path):
     path = Path(__file__).parents[1] / "examples" / "forecaster.py"
     done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "96 forecasts from 2018-02-28 06:00:00 on"
+    assert done.stdout.splitlines()[-1] == "96 forecasts from 2018-03-01 05:00:00+00:00 on"

@@ -55,6 +55,10 @@ _SPLIT = (0.8, 0.15, 0.05)
 _CURVE_SPLIT = (0.8, 0.1, 0.1)
 _OF_THE_TABLE = ("timezone", "stamp_timezone", "layout", "statics")
 """Table fields of a run that say nothing about another table."""
+_CAUTION = 0.1
+"""Share by which a tuned model has to be better than the shared one on a day of validation; on n days, this / √n."""
+_WEEK = 7
+"""Days of validation from which on a model that loses to a repetition there is no longer published."""
 _BELOW = 1 - 1e-4
 """A MASE below this is below persistence; a repetition of the last reading is not, however it is rounded."""
 _SAME_COVARIATES = "give the same ones in the same order (--set covariates=[...] chooses columns of a table)"
@@ -168,7 +172,7 @@ def adapt(
         if known:
             log.warning("%s took part in the run already; each has a model there", ", ".join(known[:10]))
         tuned = _tune(config, task, run.params, devices, "adapting", tell)
-        calibrations = fit_all(task, tuned.engine.predict(tuned.state, "validation"))
+        calibrations = _calibrate(task, tuned.engine.predict(tuned.state, "validation"))
         if place is not None:
             _write_models(place, config, task, tuned, calibrations)
         points = [_measure(panel, config, run.params, devices, days, tell) for days in lengths]
@@ -353,7 +357,37 @@ def _tune(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # leads beyond a short validation part have no mean
         state, choices = tuner.tune(begun, lambda done: tell(Progress(at, done, total)))
-    return _Tuned(tuner, state, choices, full_params(federation, begun))
+    return _be_cautious(task, _Tuned(tuner, state, choices, full_params(federation, begun)))
+
+
+def _validation_days(task: Task, row: int) -> float:
+    return float(task.bounds[row][2] - task.bounds[row][1]) / task.panel.steps_per_day
+
+
+def _be_cautious(task: Task, tuned: _Tuned) -> _Tuned:
+    """Take back what a short validation part rewarded by chance."""
+    rows = {name: np.array(values) for name, values in full_params(tuned.tuner.alone, tuned.state).items()}
+    choices = [dict(own) for own in tuned.choices]
+    for row in task.each_client():
+        margin = _CAUTION / max(_validation_days(task, row), 1e-9) ** 0.5
+        for band, choice in tuned.choices[row].items():
+            if choice.rounds and not choice.error < (1 - margin) * choice.shared_error:
+                choices[row][band] = Choice(0, 0.0, choice.shared_error, choice.shared_error)
+                for name in rows:
+                    if name.startswith(f"{band}."):
+                        rows[name][row] = tuned.shared[name][row]
+    return tuned._replace(state=fine_tune(tuned.tuner.alone, dict[str, Any](rows), 0), choices=choices)
+
+
+def _calibrate(task: Task, forecasts: Sequence[np.ndarray]) -> list[Calibration]:
+    """Every meter's calibration; a model is believed that lost only within days.
+
+    In its first days a model knows few past days to look back to, and will know more.
+    """
+    return [
+        fitted if _validation_days(task, row) >= _WEEK else fitted._replace(is_trusted=np.ones(len(fitted.leads), bool))
+        for row, fitted in enumerate(fit_all(task, forecasts))
+    ]
 
 
 def _with_shared(federation: Federation, params: dict[str, np.ndarray]) -> FederationState:
@@ -452,9 +486,9 @@ def _measure(
     tell(Progress(f"curve, {days} days, local", config.tune_rounds, config.tune_rounds))
     local = Federation(_alone(config), task, None, devices)
     scores = {
-        "adapted": _score(task, tuned.engine, tuned.state),
-        "shared": _score(task, tuned.engine, shared),
-        "local": _score(task, local.engine, train(local)),
+        "adapted": _score(task, tuned.engine, tuned.state, _calibrate),
+        "shared": _score(task, tuned.engine, shared, _calibrate),
+        "local": _score(task, local.engine, train(local), fit_all),  # as a run publishes it
     }
     return {"days": days, "num_meters": task.panel.num_clients, "methods": _with_persistence(scores)}
 
@@ -464,9 +498,14 @@ def _alone(config: Config) -> Config:
     return config.model_copy(update={"personal": PERSONAL_ALIASES["all"], "fraction": 1.0})
 
 
-def _score(task: Task, engine: Engine | Stream, state: FederationState) -> dict[str, ClientResult]:
+def _score(
+    task: Task,
+    engine: Engine | Stream,
+    state: FederationState,
+    fit: Callable[[Task, Sequence[np.ndarray]], list[Calibration]],
+) -> dict[str, ClientResult]:
     """Errors on the test part of what is published, by meter."""
-    calibrations = fit_all(task, engine.predict(state, "validation"))
+    calibrations = fit(task, engine.predict(state, "validation"))
     published = publish_all(task, engine.predict(state, "test"), calibrations)
     known = set(task.panel.ids)
     return {client.id: client for client in score_clients(task, published) if client.id in known}

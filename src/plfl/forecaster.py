@@ -259,7 +259,11 @@ class Forecaster:
         with tempfile.TemporaryDirectory() as name:
             place = Path(name)
             config = self._reading(frame, place, static_df)
-            panel = load_frame(frame.table, _as_it_stands(config)).usable()
+            loaded = load_frame(frame.table, _as_it_stands(config))
+            panel = loaded.usable()
+            for finding in loaded.findings:
+                if finding.rule.level == "refused":
+                    log.warning("a series is left out: %s", finding)
             origins, num_leads = self._cutoffs(panel, n_windows, step_size, h)
             rows: list[_Rows] = []
             for k, group in enumerate([[origin] for origin in origins] if refit else [origins]):
@@ -535,7 +539,9 @@ def _open(df: Any, config: Config) -> _Frame:
 def _as_frame(table: pa.Table, kind: str, config: Config) -> _Frame:
     own = pc.unique(table[config.id_column].combine_chunks())
     texts = _as_texts(own).to_pylist()
-    ids = {text: place for place, text in enumerate(texts) if text is not None}
+    if None in texts:
+        raise BadInput(f"a row of df has no {config.id_column}; fill it in, or leave the row out")
+    ids = {text: place for place, text in enumerate(texts)}
     return _Frame(table, kind, ids, own, _stamp_type(table, config, "df"))
 
 

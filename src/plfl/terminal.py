@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from plfl.training import Progress
 
 _MAX_ROWS = 24
+_MAX_COMPARED = 4
 _LINE_SECONDS = 5
 _TITLE = "Test error relative to persistence (MASE; below 1 is better)"
 errors = Console(stderr=True, highlight=False, emoji=False, quiet=not is_writer())
@@ -84,7 +85,7 @@ class ProgressBar(_Bar):
         done, total = progress.round_index, progress.rounds
         self.put(f"round {done}/{total}", figures, done, total, is_last=done == total)
         if done == total:  # tuning, evaluation and baselines follow
-            self.bar.update(self.task, description="rounds done, finishing", total=None)
+            self.bar.update(self.task, description=f"round {done}/{total}, finishing", total=None)
 
 
 class StudyBar(_Bar):
@@ -241,7 +242,8 @@ def print_summary(result: "Result") -> None:
     """Who gained and who lost, per client and on average; of many clients, the worst."""
     from rich.table import Table
 
-    names = [name for name in result.clients[0].baseline_mase if name != "persistence"]  # 1 by definition
+    compared = [name for name in result.clients[0].baseline_mase if name != "persistence"]  # 1 by definition
+    names = compared if len(compared) <= _MAX_COMPARED else []  # more have a table of their own
     ahead = _say_ahead(result)
     title = f"Test MASE{ahead} (below 1 is better than persistence)" if ahead else _TITLE
     table = Table(title=title, title_justify="left")
@@ -261,6 +263,8 @@ def print_summary(result: "Result") -> None:
     means = [result.baseline_mean(name) for name in names]
     table.add_row("mean", *_numbers([result.mase_mean, *means]), "", style="bold")
     output.print(table)
+    if compared != names:
+        _print_compared(result, compared)
     output.print(f"MAE is in kWh per {result.interval_minutes:g} minutes.", style="dim")
     if hidden := len(result.clients) - len(shown):
         output.print(f"{hidden} clients with smaller errors are in result.json.")
@@ -279,6 +283,25 @@ def print_summary(result: "Result") -> None:
         output.print(f"Forecast: {command}", markup=False, soft_wrap=True)
 
 
+def _print_compared(result: "Result", names: Sequence[str]) -> None:
+    """Each baseline's mean, and for how many clients the run is better."""
+    from rich.table import Table
+
+    from plfl.report.leads import name_rival
+
+    table = Table(title="Beside others", title_justify="left")
+    table.add_column("method")
+    for head in ("mean MASE", "plfl is better for"):
+        table.add_column(head, justify="right")
+    table.add_row("this run", *_numbers([result.mase_mean]), "", style="bold")
+    for name in names:
+        both = [(client.mase, client.baseline_mase[name]) for client in result.clients]
+        known = [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
+        better = f"{sum(ours < theirs for ours, theirs in known)} of {len(known)}"
+        table.add_row(name_rival(name), *_numbers([result.baseline_mean(name)]), better)
+    output.print(table)
+
+
 def _say_ahead(result: "Result") -> str:
     """At which lead a model of several is scored; nothing of a model with one."""
     from plfl.report.leads import find_scored
@@ -294,7 +317,7 @@ def _print_leads(result: "Result") -> None:
         f"{lead} {text}"
         for lead, text in zip(result.mase_by_lead, _numbers([*result.mase_by_lead.values()]), strict=True)
     )
-    output.print(f"MASE by lead: {by_lead}", soft_wrap=True)
+    output.print(f"MASE by lead: {by_lead}")
     covered = [f"{share:.1%} in those of {p}%" for p, share in (result.coverage or {}).items() if share is not None]
     if covered:
         output.print(f"Loads within the intervals: {', '.join(covered)}")

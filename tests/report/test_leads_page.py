@@ -59,7 +59,7 @@ def test_the_scored_lead_is_an_hour_or_the_nearest_one(leads, interval, scored):
     assert find_scored(leads, interval) == scored
 
 
-def test_the_verdict_says_against_whom_it_wins_and_loses_and_what_was_not_compared(tmp_path):
+def test_the_verdict_says_against_whom_it_wins_and_loses(tmp_path):
     clients = [with_leads(client(f"c{k}", 0.6 + k / 100)) for k in range(12)]
     for k, one in enumerate(clients):
         one["baseline_mase"] |= {"lightgbm": one["mase"] - 0.1, "local": one["mase"] + (-1) ** k / 10}
@@ -67,13 +67,23 @@ def test_the_verdict_says_against_whom_it_wins_and_loses_and_what_was_not_compar
     assert "It is better than repeating yesterday (12 of 12 clients)." in words
     assert "It is worse than LightGBM (0 of 12 clients)." in words
     assert "There is no clear difference from local training (6 of 12 clients)." in words
-    assert "It was not compared with plain FL and fine-tuned FL; --baselines all does that." in words
+    assert "Loses to LightGBM" in words
+    assert "No clear differencefrom local training: MASE" in words
+    assert "not compared" not in words
+
+
+def test_a_run_beside_repetitions_alone_says_what_it_was_not_compared_with(tmp_path):
+    words = Outline(make_page(tmp_path, two_clients())).words
+    assert "not compared with LightGBM, local training, plain FL and fine-tuned FL; --baselines all does that." in words
 
 
 def test_leads_where_it_loses_are_named(tmp_path):
     losing = [with_leads(client(name, 0.7), by_lead=(1.1, 0.7, 1.0)) for name in "ab"]
     words = Outline(make_page(tmp_path, losing)).words
-    assert "On average it does not beat persistence at 15min and 24h. Most clients lose at 15min: 2 of 2." in words
+    assert (
+        "On average it does not beat persistence at 15min and 24h. It loses most often at 15min: for 2 of 2 clients."
+        in words
+    )
 
 
 def test_a_run_that_wins_at_every_lead_says_so(tmp_path):
@@ -210,6 +220,15 @@ def test_the_summary_says_errors_by_lead_coverage_losers_and_what_to_try_next(tm
     assert "Loads within the intervals: 81.0% in those of 80%, 90.0% in those of 90%" in text
     assert "0 of 2 clients lose to persistence 1h ahead" in text
     assert text.endswith("Report: runs/r 1/report.html Forecast: plfl forecast 'runs/r 1' --client a")
+
+
+def test_many_baselines_have_a_table_of_their_own(tmp_path, capsys):
+    clients = two_clients()
+    for one in clients:
+        one["baseline_mase"] |= {"ridge": 0.9, "lightgbm": 0.6, "fl": None}
+    text = summary_of(tmp_path, clients, capsys)
+    assert "│ this run │ 0.700 │ │" in text
+    assert "│ ridge │ 0.900 │ 2 of 2 │ │ LightGBM │ 0.600 │ 0 of 2 │ │ plain FL │ – │ 0 of 0 │" in text
 
 
 def test_the_summary_of_a_run_with_one_lead_has_no_words_about_leads(tmp_path, capsys):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from plfl.report.charts import MAX_NAMED_ROWS, Mark, Row, line_chart, share_rows
-from plfl.report.compare import compare
+from plfl.report.compare import Difference, compare
 from plfl.report.files import read_template
 from plfl.report.tables import Cell, behind, listed, ratio, table
 
@@ -52,6 +52,22 @@ def find_scored(leads: Sequence[str], interval: float) -> str:
     return up_to[-1] if up_to else leads[0]
 
 
+def name_rival(name: str) -> str:
+    """A baseline in words.
+
+    >>> name_rival("fl"), name_rival("ridge")
+    ('plain FL', 'ridge')
+    """
+    return _NAMES.get(name, name)
+
+
+def judge(clients: Sequence[Mapping[str, Any]], name: str) -> Difference:
+    """A run against one of its baselines, by client."""
+    pairs = [(client["mase"], client["baseline_mase"].get(name)) for client in clients]
+    ours, theirs = np.array(pairs, np.float64).reshape(len(pairs), 2).T[:, None, :]
+    return compare(ours, theirs)
+
+
 def say_rivals(clients: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     """Whether a run is better than what it was compared with, in a sentence or two.
 
@@ -59,21 +75,20 @@ def say_rivals(clients: Sequence[Mapping[str, Any]], names: Sequence[str]) -> st
     """
     said: dict[str, list[str]] = {"beats": [], "loses to": [], "unclear": []}
     for name in names:
-        pairs = [(client["mase"], client["baseline_mase"].get(name)) for client in clients]
-        ours, theirs = np.array(pairs, np.float64).reshape(len(pairs), 2).T[:, None, :]
-        found = compare(ours, theirs)
+        found = judge(clients, name)
         if name != "persistence" and found.mean is not None:
-            better = int((theirs > ours).sum())
-            said[found.outcome].append(f"{_NAMES.get(name, name)} ({better} of {found.num_clients} clients)")
+            pairs = [(client["mase"], client["baseline_mase"].get(name)) for client in clients]
+            better = sum(ours < theirs for ours, theirs in pairs if ours is not None and theirs is not None)
+            said[found.outcome].append(f"{name_rival(name)} ({better} of {found.num_clients} clients)")
     words = {
         "beats": "It is better than",
         "loses to": "It is worse than",
         "unclear": "There is no clear difference from",
     }
     sentences = [f"{words[outcome]} {listed(rivals)}." for outcome, rivals in said.items() if rivals]
-    missing = [_NAMES[name] for name in _TRAINED if name not in names]
-    if missing:
-        sentences.append(f"It was not compared with {listed(missing)}; --baselines all does that.")
+    if not set(_TRAINED) & set(names):
+        missing = listed([_NAMES[name] for name in _TRAINED])
+        sentences.append(f"It was not compared with {missing}; --baselines all does that.")
     return " ".join(sentences)
 
 
@@ -160,7 +175,7 @@ def _say_leads(means: Mapping[str, float | None], known: Mapping[str, Sequence[f
     losers = {lead: sum(score is not None and score > 1 for score in scores) for lead, scores in known.items()}
     most = max(losers, key=lambda lead: losers[lead])
     if losers[most]:
-        parts.append(f"Most clients lose at {most}: {losers[most]:,} of {len(known[most]):,}.")
+        parts.append(f"It loses most often at {most}: for {losers[most]:,} of {len(known[most]):,} clients.")
     else:
         parts.append("No client loses at any of them.")
     return " ".join(parts)

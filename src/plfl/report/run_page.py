@@ -18,7 +18,7 @@ from plfl.report.charts import MAX_NAMED_ROWS, bar_chart, line_chart, strip_char
 from plfl.report.client_figures import draw_clients, draw_hours
 from plfl.report.files import fill, read, read_template
 from plfl.report.forecasts import Forecasts, read_forecasts
-from plfl.report.leads import draw_leads, find_scored, read_minutes, say_rivals
+from plfl.report.leads import draw_leads, find_scored, judge, name_rival, read_minutes, say_rivals
 from plfl.report.plot import nice_ticks, thin
 from plfl.report.tables import MAX_FINDINGS, Cell, behind, number, ratio, table
 
@@ -123,26 +123,29 @@ def _tiles(run: _Stored) -> list[tuple[str, str]]:
     result = run.result
     up, down = result["bytes_up_per_client_round"], result["bytes_down_per_client_round"]
     share = f"{result['num_shared_params']:,} of {result['num_params']:,} parameters are shared"
-    worst = ratio(result["mase_worst"], "undefined")
+    worst, has_leads = ratio(result["mase_worst"], "undefined"), bool(result.get("mase_by_lead"))
     return [
         (
             f"{result['num_losing_to_persistence']:,} of {len(run.scored):,}",
             f"clients lose to persistence; the worst has MASE {worst}",
         ),
-        *(_compare(name, run.scored) for name in run.baselines if name != "persistence"),
+        *(_compare(name, run.scored, is_judged=has_leads) for name in run.baselines if name != "persistence"),
         (f"{up + down:,} bytes", f"per client and round: {up:,} up, {down:,} down; {share}"),
     ]
 
 
-def _compare(name: str, scored: list[dict[str, Any]]) -> tuple[str, str]:
-    """The run against a baseline, over the clients where both are defined."""
-    label = name.replace("_", " ")
+def _compare(name: str, scored: list[dict[str, Any]], *, is_judged: bool) -> tuple[str, str]:
+    """The run against a baseline, over the clients where both are defined; judged, a small difference is none."""
+    label = name_rival(name) if is_judged else name.replace("_", " ")
     both = [(c["mase"], c["baseline_mase"][name]) for c in scored if c["baseline_mase"].get(name) is not None]
     if not both:
         return "undefined", f"against {label}: no client has both errors"
     ours, theirs = (float(np.mean(column)) for column in zip(*both, strict=True))
     where = "" if len(both) == len(scored) else f", over the {len(both):,} clients that have both"
-    return f"{'Beats' if ours < theirs else 'Loses to'} {label}", f"MASE {ratio(ours)} against {ratio(theirs)}{where}"
+    numbers = f"MASE {ratio(ours)} against {ratio(theirs)}{where}"
+    if is_judged and judge(scored, name).outcome == "unclear":
+        return "No clear difference", f"from {label}: {numbers}"
+    return f"{'Beats' if ours < theirs else 'Loses to'} {label}", numbers
 
 
 def _remarks(run: _Stored) -> str:
