@@ -123,6 +123,17 @@ def test_a_meter_that_tuning_does_not_help_keeps_the_shared_model(run, meters, t
         np.testing.assert_array_equal(array, shared[name])
 
 
+def test_what_a_short_validation_part_rewards_a_little_is_not_kept(run, tmp_path):
+    steep = PACIFIC | {"tune_lr": 0.03, "tune_rounds": 3}
+    few = adapt(run, str(write_meters(tmp_path / "few.csv", {"n1": 3})), settings=steep).meters[0].kept["short"]
+    assert few["rounds"] == 0 or few["error"] < (1 - 0.3 / 0.6) * few["shared_error"]
+
+
+def test_with_less_than_a_week_of_validation_the_model_is_published_whatever_it_lost(adapted):
+    model = ClientModel.load(adapted / "models" / "n2.safetensors")
+    assert model.calibration.is_trusted.all()
+
+
 def test_hourly_readings_of_three_days_are_enough_for_any_batch(tmp_path):
     run = write_run(tmp_path / "run", "generated:2?days=24&minutes=60", horizon="1h")
     [meter] = adapt(run, str(write_meters(tmp_path / "meters.csv", {"n1": 3}, minutes=60)), settings=PACIFIC).meters

@@ -116,6 +116,16 @@ def test_stamps_with_a_zone_stay_in_it(fitted, df, zone):
     np.testing.assert_array_equal(found.plfl, expected.plfl)
 
 
+def test_stamps_without_a_zone_are_refused_after_a_fit_with_one(fitted, df, tmp_path):
+    fitted.save(tmp_path / "saved")
+    path = tmp_path / "saved" / "forecaster.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"stamps": ["s", "America/Chicago"]}))
+    loaded = plfl.Forecaster.load(tmp_path / "saved")
+    assert str(loaded.predict().ds.dt.tz) == "America/Chicago"
+    with pytest.raises(BadInput, match="the stamps of df have no time zone, those of the fit have America/Chicago; gi"):
+        loaded.predict(df)
+
+
 def test_levels_are_chosen_and_those_that_were_not_fitted_are_named(fitted):
     assert list(fitted.predict(level=[]).columns) == ["unique_id", "ds", "plfl"]
     assert list(fitted.predict(level=[50]).columns) == ["unique_id", "ds", "plfl", "plfl-lo-50", "plfl-hi-50"]
@@ -329,7 +339,7 @@ def test_utilsforecast_plots_forecasts_as_they_are(fitted, df):
 
 @pytest.mark.e2e
 def test_refitting_trains_before_every_cutoff(validated, df):
-    found = plfl.Forecaster("2h", **TINY).cross_validation(df, n_windows=2, step_size="4h", refit=True)
+    found = plfl.Forecaster("2h", **TINY).cross_validation(df, n_windows=1, refit=True)
     last = found.cutoff.max()
     assert last == validated.cutoff.max()
     assert not np.array_equal(found[found.cutoff == last].plfl, validated[validated.cutoff == last].plfl)
@@ -366,7 +376,8 @@ def test_units_stamps_and_ids_go_out_as_they_came_in(minutes, unit, stamps, kind
     shift = pd.Timedelta(minutes=minutes if stamps == "end" else 0)
     given = table.assign(y=table.y * own, ds=local + shift, unique_id=table.unique_id.str[1:].astype(int))
     frame = given if kind == "pandas" else pl.from_pandas(given)
-    settings = {**TINY, "timezone": "America/Chicago", "unit": unit, "stamps": stamps, "batch": 4}
+    settings = {**TINY, "timezone": "America/Chicago", "unit": unit, "stamps": stamps}
+    settings |= {"lookback": 4, "batch": 4}
     forecaster = plfl.Forecaster(h=240 // minutes, freq=f"{minutes}min", **settings).fit(frame)
     found = forecaster.predict()
     assert type(found) is type(frame)

@@ -55,8 +55,8 @@ _SPLIT = (0.8, 0.15, 0.05)
 _CURVE_SPLIT = (0.8, 0.1, 0.1)
 _OF_THE_TABLE = ("timezone", "stamp_timezone", "layout", "statics")
 """Table fields of a run that say nothing about another table."""
-_CAUTION = 0.1
-"""Share by which a tuned model has to be better than the shared one on a day of validation; on n days, this / √n."""
+_CAUTION = 0.3
+"""A tuned model has to be better than the shared one by this share, divided by the days of validation."""
 _WEEK = 7
 """Days of validation from which on a model that loses to a repetition there is no longer published."""
 _BELOW = 1 - 1e-4
@@ -365,11 +365,11 @@ def _validation_days(task: Task, row: int) -> float:
 
 
 def _be_cautious(task: Task, tuned: _Tuned) -> _Tuned:
-    """Take back what a short validation part rewarded by chance."""
+    """Take back what a short validation part rewarded by chance, or for knowing few past days."""
     rows = {name: np.array(values) for name, values in full_params(tuned.tuner.alone, tuned.state).items()}
     choices = [dict(own) for own in tuned.choices]
     for row in task.each_client():
-        margin = _CAUTION / max(_validation_days(task, row), 1e-9) ** 0.5
+        margin = _CAUTION / max(_validation_days(task, row), 1e-9)
         for band, choice in tuned.choices[row].items():
             if choice.rounds and not choice.error < (1 - margin) * choice.shared_error:
                 choices[row][band] = Choice(0, 0.0, choice.shared_error, choice.shared_error)

@@ -19,7 +19,7 @@ from plfl.federate.devices import usable_cores
 from plfl.federate.params import batches_key, client_keys, personal_key
 from plfl.federate.partition import make_partition
 from plfl.federation import Federation, make_plan
-from plfl.forecast.boosting import boosted, import_lightgbm
+from plfl.forecast.boosting import LEAVES, boosted, import_lightgbm
 from plfl.forecast.models import Model, Params
 from plfl.forecast.ridge import ridge
 from plfl.forecast.views import Aligned, ClientData
@@ -170,7 +170,8 @@ class _Comparison:
                 return ridge(self.task, self.part)
             case "lightgbm":
                 cores = self.config.cores or usable_cores()
-                return boosted(self.task, self.part, seed=self.config.seed, cores=cores)
+                leaves = LEAVES if isinstance(self.task.view, Aligned) else (31,)
+                return boosted(self.task, self.part, seed=self.config.seed, leaves=leaves, cores=cores)
             case "central":
                 return central(self.config, self.task, self.devices, self.part, self.model)
             case "fl":

@@ -200,7 +200,7 @@ class Config(BaseModel):
     local_steps: int = Field(125, ge=1)
     """Minibatch steps of each client in a round."""
     max_passes: Positive | None = None
-    """How often, at most, a client sees its training windows in all rounds; short histories take fewer local steps."""
+    """How often, at most, a client sees its training windows; short histories take fewer steps and smaller batches."""
     decay: Literal["none", "cosine"] = "none"
     """How the client's learning rate falls over the rounds."""
     tune_rounds: int = Field(0, ge=0)

@@ -49,6 +49,7 @@ FREE_ON_RESUME = {"rounds", "checkpoint_seconds", "device", "chunk", "cores", "d
 """What may change when a run is resumed."""
 _CPU_SHARE, _GPU_SHARE = 0.125, 0.9
 """Of the memory of the machine, or of a GPU, that clients may take to stay there all the time."""
+_LEAST_BATCH = 8
 _CPU_CHUNK, _GPU_CHUNK = 128, 12_288
 """Clients on the devices at once if not all of them fit; more would not be faster."""
 log = logging.getLogger("plfl")
@@ -108,7 +109,7 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         optimizer=CLIENT_OPTIMIZERS[config.client](**client_settings),
         view=task.view,
         local_steps=count_steps(config, task),
-        batch=config.batch,
+        batch=count_batch(config, task),
         starts_own=config.start == "own",
         keeps_moments=not config.reset_moments,
         precision={"float32": "highest", "tf32": "tensorfloat32"}[config.precision],
@@ -129,8 +130,19 @@ def count_steps(config: Config, task: Task) -> int:
     """Local steps in a round: the config's, or as many as let a typical client see its windows `max_passes` times."""
     if config.max_passes is None:
         return config.local_steps
-    enough = config.max_passes * float(np.median(task.num_windows)) / (config.batch * config.rounds)
+    num_windows = float(np.median(task.num_windows))
+    enough = config.max_passes * num_windows / (count_batch(config, task) * config.rounds)
     return max(1, min(config.local_steps, round(enough)))
+
+
+def count_batch(config: Config, task: Task) -> int:
+    """Windows in a minibatch: the config's, or with `max_passes` at most a 32nd of a typical client's windows.
+
+    Few windows in large batches would be learnt by heart in few steps.
+    """
+    if config.max_passes is None:
+        return config.batch
+    return min(config.batch, max(_LEAST_BATCH, 8 * round(float(np.median(task.num_windows)) / 256)))
 
 
 class Federation:

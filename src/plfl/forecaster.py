@@ -221,6 +221,7 @@ class Forecaster:
         known, places = self._known, self._columns(level)
         frame = known.recent if df is None else _open(df, self.config)
         self._check_ids(frame)
+        self._check_clock(frame)
         table = frame.table if futr_df is None else self._append(frame, futr_df)
         config = self._reading(frame, known.folder)
         forecasts = [
@@ -275,17 +276,18 @@ class Forecaster:
 
     def save(self, path: str | Path) -> None:
         """Copy everything that a forecast takes, and the run's own files, into a new folder."""
+        source = self._known.folder
         with _new_folder(path) as place:
-            ignored = shutil.ignore_patterns(".lock")
-            shutil.copytree(self._known.folder, place, ignore=ignored, dirs_exist_ok=True)
+            shutil.copytree(source, place, ignore=shutil.ignore_patterns(".lock"), dirs_exist_ok=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """The Forecaster that was saved in, or fitted into, a folder."""
-        facts = _read_facts(Path(path))
+        folder = Path(path).absolute()
+        facts = _read_facts(folder)
         own = {name: facts[name] for name in ("h", "freq", "level", "timezone")}
         found = cls(**own, **facts["settings"])
-        found._fitted = _read_fitted(Path(path))
+        found._fitted = _read_fitted(folder)
         return found
 
     def _reading(self, frame: _Frame, place: Path, static_df: Any = None) -> Config:
@@ -336,6 +338,14 @@ class Forecaster:
             raise BadInput(
                 f"series {client!r} is not among the {len(self._known.recent.ids):,} that were fitted ({some}, ...); "
                 "leave it out of df, or fit anew with it"
+            )
+
+    def _check_clock(self, frame: _Frame) -> None:
+        before = self._known.recent
+        if frame.is_naive and not before.is_naive and self.timezone is None:
+            raise BadInput(
+                f"the stamps of df have no time zone, those of the fit have {before.stamps.tz}; give them alike, as "
+                "df['ds'].dt.tz_localize(...) does, or fit with timezone=..."
             )
 
     def _append(self, frame: _Frame, futr_df: Any) -> pa.Table:
@@ -646,7 +656,7 @@ def _model_path(folder: Path, client: str) -> Path:
 @contextmanager
 def _new_folder(path: str | Path | None) -> Iterator[Path]:
     """A folder that is new or empty; what fails leaves none behind, but a run that was stopped stays to go on with."""
-    place = Path(tempfile.mkdtemp(prefix="plfl-")) if path is None else Path(path)
+    place = Path(tempfile.mkdtemp(prefix="plfl-")) if path is None else Path(path).absolute()
     try:
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise BadInput(f"{place} exists and is not empty; choose another folder")

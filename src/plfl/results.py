@@ -142,7 +142,7 @@ def summarize(clients: Sequence[ClientResult]) -> dict[str, Any]:
         "mase_mean": mean_defined(scores),
         "mase_median": median_defined(scores),
         "mase_worst": max(scores, default=None),
-        "num_losing_to_persistence": sum(score > 1 for score in scores),
+        "num_losing_to_persistence": sum(score > 1 + 1e-6 for score in scores),
         "mase_by_lead": _mean_of([client.mase_by_lead for client in clients]),
         "coverage": _mean_of([client.coverage for client in clients]),
         "pinball_mean": mean_defined([client.pinball for client in clients]),

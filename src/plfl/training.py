@@ -210,11 +210,7 @@ class _Run:
                 self.saved_round, self.saved_at = len(self.history), time.perf_counter()
             else:
                 self._save()  # from here on the run can be resumed
-            with ThreadPoolExecutor(1) as pool:  # the second stage's program beside the first's
-                ahead = pool.submit(self.tuner.compile) if self.tuner else None
-                engine.compile(self.state)
-                if ahead:
-                    ahead.result()
+            self._compile()
             self._observe()
             for round_index in range(len(self.history) + 1, config.rounds + 1):
                 begun = time.perf_counter()
@@ -235,6 +231,15 @@ class _Run:
         if self.saved_round != config.rounds:
             self._save()
         return self._finish()
+
+    def _compile(self) -> None:
+        """Compile the rounds, and beside them what the second stage needs."""
+        jobs = [self.tuner.compile, self.tuner.compile_forecasts] if self.tuner else []
+        with ThreadPoolExecutor(max(1, len(jobs))) as pool:
+            ahead = [pool.submit(job) for job in jobs]
+            self.federation.engine.compile(self.state)
+            for job in ahead:
+                job.result()
 
     def _announce(self) -> None:
         federation, config = self.federation, self.federation.config
@@ -268,8 +273,11 @@ class _Run:
         )
 
     def _evaluate(self) -> None:
-        forecasts = self.federation.engine.predict(self.state, "validation")
         task = self.federation.task
+        if self.tuner:
+            forecasts = self.tuner.predict(self.state, task.origins["validation"])
+        else:
+            forecasts = self.federation.engine.predict(self.state, "validation")
         self.history[-1]["validation_mase"] = processes.told(lambda: validation_mase(task, forecasts))
 
     def _observe(self) -> None:

@@ -95,6 +95,15 @@ class Tuner:
         """Compile the rounds ahead of the first one."""
         self.alone.engine.compile(self.alone.engine.init())
 
+    def compile_forecasts(self) -> None:
+        """Compile the forecasts ahead of the first ones."""
+        some = [origins[:1] for origins in self.alone.task.origins["validation"]]
+        self.alone.engine.predict_at(self.alone.engine.init(), some)
+
+    def predict(self, state: FederationState, origins: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Each client's forecasts from the first stage's state, by the second stage's program."""
+        return self.alone.engine.predict_at(self._state(full_params(self.federation, state)), origins)
+
     def tune(
         self, state: FederationState, observer: Callable[[int], None] | None = None
     ) -> tuple[FederationState, list[dict[str, Choice]]]:

@@ -16,7 +16,7 @@ from plfl.federate.rows import Rows
 from plfl.federate.server import ServerOptimizer, ServerState
 from plfl.forecast.models import Params
 from plfl.forecast.views import ClientData
-from plfl.forecast.windows import Task, stack_clients
+from plfl.forecast.windows import PARTS, Task, stack_clients
 
 
 class Engine:
@@ -41,6 +41,8 @@ class Engine:
         self.rows = Rows(stack_clients([task]), training, devices, client_keys(seed, task.panel.ids))
         self._compiled_round: Any = None
         self._predict = jax.jit(self._predict_all)
+        self._width = max(int(task.origins[part].counts.max()) for part in PARTS[1:])
+        """Windows of a client that are forecast at once, at most: one compiled program serves all parts."""
 
     def init(self) -> FederationState:
         """The state before the first round."""
@@ -139,7 +141,7 @@ class Engine:
 
     def predict_at(self, state: FederationState, origins: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The same for the windows with these origins of each client."""
-        placed, counts = self.rows.place_origins(origins)
+        placed, counts = self.rows.place_origins(origins, self._width)
         with jax.default_matmul_precision("highest"):
             forecasts = fetch(self._predict(state, self.rows.data, placed))
         return [forecasts[c, :count] for c, count in enumerate(counts)]

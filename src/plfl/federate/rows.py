@@ -226,9 +226,9 @@ class Slots:
 
         return predict_shard(shared, clients, data, origins)
 
-    def place_origins(self, origins: Sequence[np.ndarray]) -> tuple[jax.Array, np.ndarray]:
-        """Origins of each client as padded rows on the devices, and how many each has."""
-        padded, counts = pad_origins(origins)
+    def place_origins(self, origins: Sequence[np.ndarray], width: int = 0) -> tuple[jax.Array, np.ndarray]:
+        """Origins of each client as rows on the devices, padded to a width or to the longest; and how many each has."""
+        padded, counts = pad_origins(origins, max(width, *map(len, origins), 0))
         return put(self.pad(padded), self.sharded), counts
 
 

@@ -1,10 +1,10 @@
 """Boosted trees: LightGBM per client, on the model's own inputs, the strong baseline without any federation.
 
-L1 loss on the change from the load at the origin, up to 400 trees, stopped early on the client's validation part. Needs
-the extra `baselines`.
+L1 loss on the change from the load at the origin, up to 400 trees, stopped early on the client's validation part, which
+also chooses the number of leaves where several are tried. Needs the extra `baselines`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
@@ -18,11 +18,12 @@ from plfl.forecast.windows import Task
 NUM_TREES = 400
 PATIENCE = 50
 """Trees without progress on the validation part after which a fit stops."""
+LEAVES = (15, 31, 63)
+"""Leaves of a tree that are tried."""
 SETTINGS: dict[str, Any] = {
     "objective": "l1",
     "metric": "l1",
     "learning_rate": 0.05,
-    "num_leaves": 31,
     "min_data_in_leaf": 20,
     "max_bin": 63,
     "feature_fraction": 0.8,
@@ -40,6 +41,7 @@ def boosted(
     part: str = "test",
     *,
     seed: int,
+    leaves: Sequence[int] = LEAVES,
     cores: int = 1,
     observer: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
@@ -48,11 +50,11 @@ def boosted(
     `observer` is called with the number of clients that are done, after each.
     """
     lightgbm = import_lightgbm()
-    settings = SETTINGS | {"seed": seed % 2**31}
+    tried = [SETTINGS | {"seed": seed % 2**31, "num_leaves": num} for num in leaves]
     forecasts = []
     with ThreadPoolExecutor(cores) as pool:  # many fits of one thread: threads of one fit would wait for each other
         rows = range(len(task.scalers))
-        for row, forecast in enumerate(pool.map(lambda row: _boost(lightgbm, task, row, part, settings), rows)):
+        for row, forecast in enumerate(pool.map(lambda row: _boost(lightgbm, task, row, part, tried), rows)):
             forecasts.append(forecast)
             if observer is not None:
                 observer(row + 1)
@@ -71,12 +73,17 @@ def import_lightgbm() -> ModuleType:
     return lightgbm
 
 
-def _boost(lightgbm: ModuleType, task: Task, row: int, part: str, settings: dict[str, Any]) -> np.ndarray:
-    """One client's forecasts."""
-    train = lightgbm.Dataset(*cut_windows(task, row, task.origins["train"][row]), params=settings)
-    validation = train.create_valid(*cut_windows(task, row, task.origins["validation"][row]))
-    stop = lightgbm.early_stopping(PATIENCE, verbose=False)
-    booster = lightgbm.train(settings, train, NUM_TREES, valid_sets=[validation], callbacks=[stop])
+def _boost(lightgbm: ModuleType, task: Task, row: int, part: str, tried: Sequence[dict[str, Any]]) -> np.ndarray:
+    """One client's forecasts, by the settings that do best on its validation part."""
+    train = cut_windows(task, row, task.origins["train"][row], has_days=True)
+    validation = cut_windows(task, row, task.origins["validation"][row], has_days=True)
+    boosters = []
+    for settings in tried:
+        known = lightgbm.Dataset(*train, params=settings)
+        stop = lightgbm.early_stopping(PATIENCE, verbose=False)
+        unseen = [known.create_valid(*validation)]
+        boosters.append(lightgbm.train(settings, known, NUM_TREES, valid_sets=unseen, callbacks=[stop]))
+    best = min(boosters, key=lambda booster: booster.best_score["valid_0"]["l1"])
     origins = task.origins[part][row]
-    change = booster.predict(cut_windows(task, row, origins)[0], num_threads=1)
+    change = best.predict(cut_windows(task, row, origins, has_days=True)[0], num_threads=1)
     return np.asarray(task.series[row][origins, 0] + change, np.float32)

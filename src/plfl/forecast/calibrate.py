@@ -16,6 +16,8 @@ from plfl.forecast.baselines import REPEATS, repeat
 _FLOOR = 1e-3
 """The least distance of a quantile from the median, in the client's scale."""
 _MAX_FACTOR = 20.0
+_PATIENCE = 1.02
+"""How much worse than the best repetition a model may look before it gives way: few residuals say little."""
 _MIN_RESIDUALS = 20
 """With fewer, a lead keeps the model's own quantiles, and the model is believed."""
 
@@ -82,7 +84,7 @@ def _fit_lead(
     offsets = np.quantile(residuals[np.isfinite(residuals)], quantiles)
     side = np.sign(np.arange(len(quantiles)) - middle)
     offsets = np.where(side * offsets > 0, offsets, 0.0)  # the repetition itself is the median
-    return _factors(actual, forecasts, quantiles, middle), bool(error <= means[best]), best, offsets
+    return _factors(actual, forecasts, quantiles, middle), bool(error <= _PATIENCE * means[best]), best, offsets
 
 
 def _factors(actual: np.ndarray, forecasts: np.ndarray, quantiles: np.ndarray, middle: int) -> np.ndarray:

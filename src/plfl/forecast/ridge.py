@@ -52,10 +52,10 @@ def solve_ridge(inputs: np.ndarray, changes: np.ndarray) -> list[Line]:
     return [Line(weights, level - float(centre @ weights)) for weights in solved]
 
 
-def cut_windows(task: Task, row: int, origins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def cut_windows(task: Task, row: int, origins: np.ndarray, *, has_days: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Flat inputs (windows, columns), as the view cuts them, and changes (windows,) up to the target."""
     load = task.series[row][:, 0]
-    return task.view.flatten(task.client(row), origins), load[origins + task.horizon] - load[origins]
+    return task.view.flatten(task.client(row), origins, has_days=has_days), load[origins + task.horizon] - load[origins]
 
 
 def _spread(origins: np.ndarray) -> np.ndarray:

@@ -81,8 +81,9 @@ class Plain:
         """Scaled forecasts (windows,) for the windows with these origins."""
         return apply(params, self.cut(data, origins)[0])
 
-    def flatten(self, data: ClientData, origins: np.ndarray) -> np.ndarray:
+    def flatten(self, data: ClientData, origins: np.ndarray, *, has_days: bool = True) -> np.ndarray:
         """The inputs of windows as rows (windows, columns), for models that know nothing of time."""
+        del has_days
         times = origins[:, None] + np.arange(1 - self.lookback, 1)  # (windows, lookback)
         series, calendar = data.series[times], data.calendar[data.zone][times]
         statics = np.broadcast_to(data.statics, (*times.shape, data.statics.shape[-1]))
@@ -207,10 +208,12 @@ class Aligned:
         outputs = xp.sort(outputs, axis=-1) + self._base(xp, series, origins)[:, None]
         return xp.swapaxes(outputs, 0, 1)
 
-    def flatten(self, data: ClientData, origins: np.ndarray) -> np.ndarray:
-        """The inputs of windows at the scored lead as rows (windows, columns), those of the past days included."""
-        leads = np.full(len(origins), self.horizon)
-        cut = aligned.cut(np, self.series(data), self.layout, origins, leads)
+    def flatten(self, data: ClientData, origins: np.ndarray, *, has_days: bool = True) -> np.ndarray:
+        """The inputs of windows at the scored lead as rows (windows, columns), with or without the past days."""
+        leads, layout = np.full(len(origins), self.horizon), self.layout
+        cut = aligned.cut(np, self.series(data), layout if has_days else layout._replace(num_days=0), origins, leads)
+        if not has_days:
+            return cut.features
         days = np.where(cut.is_known[..., None], cut.changes, 0)
         return np.concatenate([cut.features, days.reshape(len(origins), -1)], axis=1)
 
