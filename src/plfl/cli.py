@@ -98,7 +98,7 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Start from the parameters of an earlier run.")
     ] = None,
     baselines: Annotated[
-        str, typer.Option(help="`simple`, or `all`: also train what this run is compared with; takes a while.")
+        str, typer.Option(help="`none`, `simple`, or `all`: also train what this run is compared with; takes a while.")
     ] = "simple",
     strict: Annotated[bool, typer.Option("--strict", help="Refuse to start if any client cannot take part.")] = False,
     is_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,

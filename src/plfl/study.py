@@ -2,8 +2,9 @@
 
 A study is a small TOML file: a recipe, data sources (each a federation of its own), seeds, settings that all runs
 share, and a grid of settings that are combined. Runs that share the client optimizer and the partition are stacked
-(`plfl.federate.stack`). Each finished stack is one file in the study's folder, so that a study can be stopped at any
-moment and resumed; the outcome is that of a study that was never stopped.
+(`plfl.federate.stack`); those that tune or publish (recipe `forecast`) run one by one. What is finished is a file in
+the study's folder, so that a study can be stopped at any moment and resumed; the outcome is that of a study that was
+never stopped.
 """
 
 import csv
@@ -51,6 +52,7 @@ from plfl.results import (
     write_forecasts,
 )
 from plfl.storage import write_json, write_text
+from plfl.training import run as train_one
 from plfl.training import stop_signals, versions
 from plfl.tuning import train
 
@@ -120,6 +122,11 @@ class Run:
     def source(self) -> str:
         """Its data."""
         return self.config.data[0]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it runs by itself: a stack knows rounds only, and one view of the data."""
+        return self.config.model == "analog" or self.config.tune_rounds > 0
 
     def stack_key(self) -> str:
         """Equal for runs that can be stacked."""
@@ -315,13 +322,43 @@ class _Job:
             log.info("%d of %d runs are finished already", self.num_done, len(self.runs))
         self._observe()
         with stop_signals() as stop:
-            for stack in self._prepared(list(self._chunks(waiting))):
+            for one in (run for run in waiting if run.is_alone):
+                found[self._key(one)] = self._run_alone(one)
+                self._write([one], found)
+                self.num_done += 1
+                self._observe()
+                if stop.is_set():
+                    raise Interrupted(f"stopped; go on with plfl study --resume {self.folder}")
+            stacked = [run for run in waiting if not run.is_alone]
+            for stack in self._prepared(list(self._chunks(stacked))):
                 for run, row in zip(stack.runs, self._train(stack, stop.is_set), strict=True):
                     found[self._key(run)] = row
                 self._write(stack.runs, found)
                 self.num_done += len(stack.runs)
                 self._observe()
         return [found[self._key(run)] for run in self.runs]
+
+    def _run_alone(self, run: Run) -> dict[str, Any]:
+        """One run from its data to what its clients would publish."""
+        begun = time.perf_counter()
+        result = train_one(run.config, data=self.tasks[run.source].panel, baselines="none")
+        steps = self._steps(run)
+        self.steps_done += steps
+        self.trained_steps += steps
+        self.trained_seconds += time.perf_counter() - begun
+        curve = [row for row in result.history if row["validation_mase"] is not None]
+        return {
+            "source": run.source,
+            "seed": run.config.seed,
+            "point": run.point,
+            "num_shared_params": result.num_shared_params,
+            "bytes_per_client_round": result.bytes_up_per_client_round + result.bytes_down_per_client_round,
+            "validation_mase": curve[-1]["validation_mase"],
+            **summarize(result.clients),
+            "clients": [asdict(client) for client in result.clients],
+            "curve": [{name: row[name] for name in ("round", "loss", "validation_mase")} for row in curve],
+            "device": name_devices(self.devices),
+        }
 
     def _steps(self, run: Run) -> int:
         return run.config.rounds * run.config.local_steps * self.tasks[run.source].panel.num_clients
@@ -514,7 +551,7 @@ def _store_forecasts(folder: Path, study: Study, job: _Job, result: dict[str, An
     """Train the run that each source's headline is about once more, alone, and store its forecasts for the page."""
     specs = study.runs()
     for index, source in enumerate(StoredStudy(result).sources):
-        if source.focus is None:
+        if source.focus is None or specs[source.focus.point.runs[0]].is_alone:
             continue
         run = specs[source.focus.point.runs[0]]
         path = folder / f"forecasts-{index}.parquet"

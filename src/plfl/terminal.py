@@ -82,10 +82,13 @@ class ProgressBar(_Bar):
             figures.append(f"validation MASE {progress.validation_mase:.3f}")
         if progress.client_steps_per_second:
             figures.append(f"{progress.client_steps_per_second:,.0f} client-steps/s")
-        done, total = progress.round_index, progress.rounds
-        self.put(f"round {done}/{total}", figures, done, total, is_last=done == total)
-        if done == total:  # tuning, evaluation and baselines follow
-            self.bar.update(self.task, description=f"round {done}/{total}, finishing", total=None)
+        done, total = progress.round_index + progress.tuned, progress.rounds + progress.tune_rounds
+        what = f"tuning {progress.tuned}/{progress.tune_rounds}"
+        if not progress.tuned:
+            what = f"round {progress.round_index}/{progress.rounds}"
+        self.put(what, figures, done, total, is_last=done == total)
+        if done == total:  # evaluation and baselines follow
+            self.bar.update(self.task, description=f"{what}, finishing", total=None)
 
 
 class StudyBar(_Bar):

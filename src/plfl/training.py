@@ -69,6 +69,9 @@ class Progress:
     validation_mase: float | None
     """The latest one."""
     client_steps_per_second: float | None
+    tuned: int = 0
+    """Rounds that the clients went on alone; 0 before that."""
+    tune_rounds: int = 0
 
 
 Observer = Callable[[Progress], None]
@@ -103,8 +106,9 @@ def run(
       resume: the folder of an earlier run, to go on with it.
       init: the folder of an earlier run, whose params this one starts from.
       strict: refuse to start if any client cannot take part.
-      baselines: beside persistence, yesterday, last week and ridge, `all` trains LightGBM, a central model, and plain
-        FL, PL-FL, local training and fine-tuned FL of the same model under the same settings.
+      baselines: `simple` is persistence, yesterday, last week and ridge, `none` leaves out ridge, `all` also trains
+        LightGBM, a central model, and plain FL, PL-FL, local training and fine-tuned FL of the same model under the
+        same settings.
       observer: called after every round.
     """
     started = time.perf_counter()
@@ -142,8 +146,10 @@ def run(
 
 
 def _baseline_names(asked: str) -> tuple[str, ...]:
-    if asked not in ("simple", "all"):
-        raise BadInput(f"baselines is simple or all, not {asked!r}")
+    if asked not in ("none", "simple", "all"):
+        raise BadInput(f"baselines is none, simple or all, not {asked!r}")
+    if asked == "none":
+        return ()
     if asked == "all":
         import_lightgbm()  # told now, not after the training
         return NAMES
@@ -280,7 +286,7 @@ class _Run:
             forecasts = self.federation.engine.predict(self.state, "validation")
         self.history[-1]["validation_mase"] = processes.told(lambda: validation_mase(task, forecasts))
 
-    def _observe(self) -> None:
+    def _observe(self, tuned: int = 0) -> None:
         scores = [row["validation_mase"] for row in self.history if row["validation_mase"] is not None]
         self.observer(
             Progress(
@@ -289,6 +295,8 @@ class _Run:
                 loss=self.history[-1]["loss"] if self.history else None,
                 validation_mase=scores[-1] if scores else None,
                 client_steps_per_second=self._speed(),
+                tuned=tuned,
+                tune_rounds=self.federation.config.tune_rounds,
             )
         )
 
@@ -377,7 +385,7 @@ class _Run:
         engine, choices = self.federation.engine, None
         if self.tuner:
             log.info("every client goes on alone for %d rounds", self.federation.config.tune_rounds)
-            self.state, choices = self.tuner.tune(self.state)
+            self.state, choices = self.tuner.tune(self.state, self._observe)
             engine = self.tuner.alone.engine
         calibrations = None
         forecasts = engine.predict(self.state, "test")

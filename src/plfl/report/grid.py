@@ -100,9 +100,13 @@ class StoredStudy:
 
     @cached_property
     def axes(self) -> list[str]:
-        """Axes with more than one value; the client's and the server's optimizer first, personalization last."""
+        """Axes on which points differ; the client's and the server's optimizer first, personalization last."""
         order = {"client": -2, "server": -1, "personal": 1}
-        return sorted((a for a, values in self.grid.items() if len(values) > 1), key=lambda a: order.get(a, 0))
+        return sorted((a for a, values in self.grid.items() if self._varies(a, values)), key=lambda a: order.get(a, 0))
+
+    def _varies(self, axis: str, values: Sequence[Any]) -> bool:
+        """Whether points differ on an axis: they have other values there, or some have none."""
+        return len(values) > 1 or not all(axis in run["point"] for run in self.runs)
 
     @property
     def has_levels(self) -> bool:
