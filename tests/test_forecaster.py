@@ -339,7 +339,7 @@ def test_utilsforecast_plots_forecasts_as_they_are(fitted, df):
 
 @pytest.mark.e2e
 def test_refitting_trains_before_every_cutoff(validated, df):
-    found = plfl.Forecaster("2h", **TINY).cross_validation(df, n_windows=1, refit=True)
+    found = plfl.Forecaster("2h", **TINY).cross_validation(df, n_windows=2, step_size="4h", refit=True)
     last = found.cutoff.max()
     assert last == validated.cutoff.max()
     assert not np.array_equal(found[found.cutoff == last].plfl, validated[validated.cutoff == last].plfl)

@@ -36,9 +36,8 @@ def say_verdict(result: dict[str, Any]) -> str:
     personal = [meter for meter in adapted if any(choice["rounds"] for choice in meter["kept"].values())]
     num_out = len(result["meters"]) - len(adapted)
     left_out = f"; {num_out:,} cannot be adapted" if num_out else ""
-    return (
-        f"{len(personal):,} of {len(adapted):,} meters keep a model of their own, the others the shared one{left_out}"
-    )
+    others = ", the others the shared one" if len(personal) < len(adapted) else ""
+    return f"{len(personal):,} of {len(adapted):,} meters keep a tuned model{others}{left_out}"
 
 
 def say_kept(choice: dict[str, Any]) -> str:

@@ -17,6 +17,8 @@ import numpy as np
 from plfl.report.compare import Difference, compare, find_lowest
 from plfl.report.tables import key
 
+AS_IT_IS = "the recipe as it is"
+"""The name of a point at which nothing is changed."""
 MAX_POINTS = 5
 """Contenders of a grid without personalization levels."""
 _LEVELS = {
@@ -110,8 +112,8 @@ class StoredStudy:
 
     @property
     def has_levels(self) -> bool:
-        """Whether personalization is one of the axes."""
-        return "personal" in self.axes
+        """Whether personalization is one of the axes, on which every point has a value."""
+        return "personal" in self.axes and all("personal" in run["point"] for run in self.runs)
 
     @cached_property
     def sources(self) -> list[Source]:
@@ -164,8 +166,7 @@ class StoredStudy:
         best = find_lowest([self.values(point, "validation_mase") for point in points])[:MAX_POINTS]
         names = [self.name_point(points[k]) for k in best]
         return [
-            Contender("ABCDE"[i], names[i] or "the only point", points[k], names[i] or "the only point")
-            for i, k in enumerate(best)
+            Contender("ABCDE"[i], names[i] or AS_IT_IS, points[k], names[i] or AS_IT_IS) for i, k in enumerate(best)
         ]
 
     def _focus(self, contenders: list[Contender]) -> Contender | None:
