@@ -238,6 +238,8 @@ def test_the_command_line_is_frozen():
     assert found | nested == {
         "run": ["--baselines", "--data", "--init", "--json", "--out", "--resume", "--seed", "--set", "--strict"],
         "report": ["--json"],
+        "forecast": ["--at", "--client", "--data", "--format", "--json", "--out", "--set"],
+        "adapt": ["--curve", "--data", "--json", "--out", "--set"],
         "study": ["--data", "--json", "--out", "--quick", "--resume", "--seeds", "--set"],
         "check": ["--explain", "--json", "--set"],
         "bench": [

@@ -107,7 +107,7 @@ def test_a_bad_study_is_refused_with_the_fix(text, tmp_path):
 
 
 def test_unknown_studies_and_folders_are_named(tmp_path):
-    with pytest.raises(BadInput, match="unknown study 'papers'; known: client_settings, paper"):
+    with pytest.raises(BadInput, match="unknown study 'papers'; known: ablation, client_settings, paper"):
         load_study("papers")
     with pytest.raises(BadInput, match="cannot be read"):
         load_study(str(tmp_path / "nothing.toml"))
