@@ -90,7 +90,7 @@ def plain_look_back(xp: Any, params: Sequence[Any], cut: Inputs) -> Any:
     spread = xp.sqrt(xp.maximum(square - mean**2, 0.0) + 1e-6)
     is_any = xp.where(cut.is_known.any(axis=1), 1.0, 0.0).astype(np.float32)[:, None, None]
     found = xp.concatenate([mean, spread], axis=-1) * is_any
-    return found.reshape(found.shape[0], -1)
+    return found.reshape(found.shape[0], NUM_HEADS * _POOLED)
 
 
 def forecast_changes(
