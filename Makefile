@@ -19,7 +19,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-run: install  ## Train PL-FL on the default data and say where the report is
+run: install  ## Train the forecaster on the bundled data and say where the report is
 	$(BIN)/plfl run
 
 test: test-fast test-e2e  ## Everything that CI runs

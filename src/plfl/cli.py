@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from dataclasses import asdict
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -105,8 +106,8 @@ def run(
 ) -> None:
     """Train and evaluate one federation.
 
-    RECIPE is the starting point: `paper`, the forecaster and protocol of Bose, Zhang and Kim, if left out. Every
-    setting (docs/config.md) can be changed with --set.
+    RECIPE is the starting point: `forecast`, the best forecaster, if left out; `paper` is the network and protocol of
+    Bose, Zhang and Kim. Every setting (docs/config.md) can be changed with --set.
     """
     processes.join()
     values = parse_settings(settings or [])
@@ -472,6 +473,14 @@ def _explain(code: str, *, is_json: bool) -> None:
         print_rules(chosen)
 
 
+class _WithoutPandas(MetaPathFinder):
+    """A gateway waits for its forecast, and pyarrow would load pandas where that is installed."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is not needed here", name=name)
+
+
 def main() -> None:
     """Run the command line; a known error is one line on standard error, never a traceback.
 
@@ -479,6 +488,8 @@ def main() -> None:
     """
     if not processes.is_writer():
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.argv[1:2] == ["forecast"]:
+        sys.meta_path.insert(0, _WithoutPandas())
     handler = RichHandler(console=errors, show_time=False, show_path=False, markup=False)
     handler.setLevel(logging.WARNING)
     logging.getLogger("plfl").addHandler(handler)

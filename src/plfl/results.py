@@ -75,6 +75,7 @@ class Result:
     versions: dict[str, str]
     data_fingerprint: str
     interval_minutes: float
+    covariate_names: list[str]
     findings: list[dict[str, Any]]
     """What the data doctor found."""
     quarantined: list[dict[str, Any]]

@@ -447,6 +447,7 @@ class _Run:
             versions=versions(),
             data_fingerprint=self.federation.stamp.data,
             interval_minutes=float(task.panel.interval / np.timedelta64(1, "m")),
+            covariate_names=list(task.panel.covariate_names),
             findings=[finding.to_dict() for finding in task.findings],
             quarantined=[{"round": row["round"], **bad} for row in self.history for bad in row["quarantined"]],
             history=self.history,

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from plfl.data.generated import generate
-from plfl.forecast.analog import NUM_HEADS, Shape, forecast_changes, param_shapes
+from plfl.forecast.aligned import Inputs
+from plfl.forecast.analog import NUM_HEADS, Shape, forecast_changes, param_shapes, plain_look_back
 from plfl.forecast.models import analog
 from plfl.forecast.views import Aligned, make_view
 from plfl.forecast.windows import Task, make_task
@@ -150,3 +151,14 @@ def test_days_that_were_not_read_change_no_forecast():
     view.forecast_with(np, spoiled, view.series(task.client(0)), origins, view.leads)
     np.testing.assert_allclose(seen[0], seen[1], atol=1e-5)
     assert not np.allclose(seen[0], seen[2], atol=1e-3)
+
+
+def test_days_that_were_not_read_never_count_however_unlike_the_others_are():
+    rng = np.random.default_rng(0)
+    params = [rng.normal(size=shape).astype(np.float32) for shape in ((16, 9), (16,), (6, 16), (6, 9))]
+    likeness = (1e4 * rng.random((2, 4, 9))).astype(np.float32)
+    changes = rng.normal(size=(2, 4, 2)).astype(np.float32)
+    is_known = np.array([[True, False, True, False]] * 2)
+    some = Inputs(None, likeness[:, ::2], changes[:, ::2], is_known[:, ::2])
+    found = plain_look_back(np, params, Inputs(None, likeness, changes, is_known))
+    np.testing.assert_allclose(found, plain_look_back(np, params, some), atol=1e-6)

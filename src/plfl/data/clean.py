@@ -30,7 +30,8 @@ UNITS: dict[str, tuple[float, bool]] = {
 }
 """Factor to kWh or kW, and whether it is power."""
 _DAY = 86_400
-_DIVISORS = np.array([d for d in range(1, _DAY + 1) if _DAY % d == 0 and (d < 60 or d % 60 == 0)])
+_SECONDS = np.arange(1, _DAY + 1)
+_DIVISORS = _SECONDS[(_DAY % _SECONDS == 0) & ((_SECONDS < 60) | (_SECONDS % 60 == 0))]
 """Intervals that divide a day, in seconds: whole minutes, or less than one."""
 _SUSTAINED = 24
 """So many equal steps in a row make a resolution; fewer are gaps."""

@@ -22,7 +22,7 @@ SCORE_WIDTH = 16
 _NUM_BLOCKS = 2
 _POOLED = 4
 """Numbers of each head: mean and spread of two changes."""
-_UNKNOWN = -30.0
+_UNKNOWN = -1e9
 """Score of a day that was not read."""
 LookBack = Callable[[Any, Sequence[Any], Inputs], Any]
 """From the library, the params of `_DAYS` and inputs to (batch, heads * 4)."""

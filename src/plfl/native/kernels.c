@@ -566,7 +566,7 @@ static XLA_FFI_Error *run_dense_backward(XLA_FFI_CallFrame *frame) {
 
 /* ---- looking back at past days: what `forecast.analog` calls `plain_look_back` ---- */
 
-#define UNKNOWN -30.0f /* score of a day that was not read */
+#define UNKNOWN -1e9f /* score of a day that was not read */
 #define LEAST_VARIANCE 1e-6f
 
 /* One block of pairs, and the params of one client. The scorer is the first layer above minus the size of the
