@@ -258,7 +258,7 @@ def print_summary(result: "Result") -> None:
     shown = {client.id for client in worst_first[:_MAX_ROWS]}
     for client in result.clients:
         if client.id in shown:
-            is_loser = client.mase is not None and client.mase > 1
+            is_loser = client.mase is not None and round(client.mase, 6) > 1  # persistence itself does not lose
             scores = _numbers([client.mase, *(client.baseline_mase[name] for name in names), client.mae])
             note = escape(client.note) or ("[red]loses[/red]" if is_loser else "")
             table.add_row(escape(client.id), *scores, note)
