@@ -9,7 +9,6 @@ by the tuned model, the shared one as it is, and the same model trained on those
 import json
 import logging
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
@@ -354,9 +353,7 @@ def _tune(
     begun, tuner = _with_shared(federation, params), Tuner(federation)
     total = config.tune_rounds
     tell(Progress(at, 0, total))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # leads beyond a short validation part have no mean
-        state, choices = tuner.tune(begun, lambda done: tell(Progress(at, done, total)))
+    state, choices = tuner.tune(begun, lambda done: tell(Progress(at, done, total)))
     return _be_cautious(task, _Tuned(tuner, state, choices, full_params(federation, begun)))
 
 

@@ -19,7 +19,7 @@ from plfl.federation import Federation
 from plfl.forecast.calibrate import read_targets
 from plfl.forecast.models import Params
 from plfl.forecast.views import Aligned
-from plfl.forecast.windows import Task
+from plfl.forecast.windows import Task, spread_origins
 
 SHARES = (0.5, 1.0)
 """How far a candidate lies on the way from the shared model to the tuned one."""
@@ -186,7 +186,7 @@ class _Judge:
         self.leads = view.leads or (view.horizon,)
         self.bands = view.bands if isinstance(view, Aligned) else (ALL,)
         self.middle = view.middle if isinstance(view, Aligned) else 0
-        self.origins = [_spread(origins) for origins in task.origins["validation"]]
+        self.origins = [spread_origins(origins, _MAX_WINDOWS) for origins in task.origins["validation"]]
 
     def errors(self, forecasts: Sequence[np.ndarray]) -> np.ndarray:
         """(clients, bands) absolute errors relative to those of persistence, means over a band's leads."""
@@ -196,19 +196,14 @@ class _Judge:
         load, origins = self.task.series[row][:, 0], self.origins[row]
         actual = read_targets(load, origins, self.leads, int(self.task.bounds[row][2]))
         said = forecast[..., self.middle] if forecast.ndim == 3 else forecast[:, None]
-        error, naive = (np.nanmean(np.abs(actual - x), axis=0) for x in (said, load[origins][:, None]))
-        relative = error / np.maximum(naive, 1e-9)
-        return [float(np.nanmean(relative[self._is_of(band)])) for band in self.bands]
+        is_known = np.isfinite(actual)
+        error, naive = (np.where(is_known, np.abs(actual - x), 0).sum(axis=0) for x in (said, load[origins][:, None]))
+        relative, is_scored = error / np.maximum(naive, 1e-9), is_known.any(axis=0)
+        scored = [relative[self._is_of(band) & is_scored] for band in self.bands]
+        return [float(values.mean()) if len(values) else 1.0 for values in scored]
 
     def _is_of(self, band: str) -> np.ndarray:
         view = self.task.view
         if not isinstance(view, Aligned):
             return np.ones(1, bool)
         return (np.array(self.leads) <= view.num_short) == (band == "short")
-
-
-def _spread(origins: np.ndarray) -> np.ndarray:
-    """Some of the origins, evenly spaced, if there are many."""
-    if len(origins) <= _MAX_WINDOWS:
-        return origins
-    return origins[np.linspace(0, len(origins) - 1, _MAX_WINDOWS).astype(np.int64)]

@@ -7,7 +7,7 @@ from plfl.data.generated import generate
 from plfl.forecast import ridge as module
 from plfl.forecast.ridge import PENALTIES, cut_windows, fit_ridge, ridge, solve_ridge
 from plfl.forecast.views import gather
-from plfl.forecast.windows import PARTS, Task, make_task
+from plfl.forecast.windows import PARTS, Task, make_task, spread_origins
 from small import client_data, tiny_config, uneven_panel
 
 
@@ -103,9 +103,8 @@ def test_a_single_training_window_gives_persistence_with_a_drift():
     np.testing.assert_allclose(forecast, task.series[0][task.origins["test"][0], 0] + drift, atol=1e-6)
 
 
-def test_of_many_windows_some_are_taken_evenly(monkeypatch):
-    monkeypatch.setattr(module, "_MAX_WINDOWS", 101)
-    taken = module._spread(np.arange(50, 1051))
+def test_of_many_windows_some_are_taken_evenly():
+    taken = spread_origins(np.arange(50, 1051), 101)
     assert len(taken) == 101
     assert set(np.diff(taken)) == {10}
     assert (taken[0], taken[-1]) == (50, 1050)

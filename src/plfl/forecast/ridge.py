@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plfl.forecast.windows import Task
+from plfl.forecast.windows import Task, spread_origins
 
 PENALTIES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e6)
 """In units of the inputs' variance, which scaling has made about 1; the last leaves persistence with a drift."""
@@ -34,8 +34,8 @@ def ridge(task: Task, part: str = "test") -> list[np.ndarray]:
 
 def fit_ridge(task: Task, row: int) -> Line:
     """One client's line, from its own training and validation windows."""
-    lines = solve_ridge(*cut_windows(task, row, _spread(task.origins["train"][row])))
-    inputs, changes = cut_windows(task, row, _spread(task.origins["validation"][row]))
+    lines = solve_ridge(*cut_windows(task, row, spread_origins(task.origins["train"][row], _MAX_WINDOWS)))
+    inputs, changes = cut_windows(task, row, spread_origins(task.origins["validation"][row], _MAX_WINDOWS))
     weights = np.stack([line.weights for line in lines], axis=1)  # (columns, penalties)
     forecasts = inputs.astype(np.float64) @ weights + [line.intercept for line in lines]
     errors = np.abs(forecasts - changes[:, None]).mean(axis=0)
@@ -56,13 +56,6 @@ def cut_windows(task: Task, row: int, origins: np.ndarray, *, has_days: bool = F
     """Flat inputs (windows, columns), as the view cuts them, and changes (windows,) up to the target."""
     load = task.series[row][:, 0]
     return task.view.flatten(task.client(row), origins, has_days=has_days), load[origins + task.horizon] - load[origins]
-
-
-def _spread(origins: np.ndarray) -> np.ndarray:
-    """Some of the origins, evenly spaced, if there are many."""
-    if len(origins) <= _MAX_WINDOWS:
-        return origins
-    return origins[np.linspace(0, len(origins) - 1, _MAX_WINDOWS).astype(np.int64)]
 
 
 def _forecast(task: Task, row: int, line: Line, origins: np.ndarray) -> np.ndarray:

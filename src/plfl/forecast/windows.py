@@ -247,6 +247,13 @@ def pad_origins(origins: Sequence[np.ndarray], width: int | None = None) -> tupl
     return padded, counts
 
 
+def spread_origins(origins: np.ndarray, most: int) -> np.ndarray:
+    """Some of the origins, evenly spaced, if there are more than `most`."""
+    if len(origins) <= most:
+        return origins
+    return origins[np.linspace(0, len(origins) - 1, most).astype(np.int64)]
+
+
 def fill_short_gaps(load: np.ndarray, max_gap: int) -> np.ndarray:
     """Gaps of at most `max_gap` intervals interpolated; longer ones, and the ends, stay NaN.
 
