@@ -68,7 +68,6 @@ BAD_INPUT = {
         ["--data", "generated:2?days=1", "--set", "horizon=5h"],
         "it has 96 readings and no complete window in its validation part",
     ),
-    "unknown recipe": (["papers"], "unknown recipe 'papers'; known recipes: paper"),
     "no gpu": (["--set", "device=gpu"], "device = gpu, but JAX sees none; install plfl[cuda]"),
     "unknown model": (["--set", "model=gru"], "unknown model 'gru'; known models: lstm_mlp"),
     "unwritable folder": (
@@ -197,6 +196,14 @@ def test_a_damaged_checkpoint_is_survived_with_a_warning(finished, tmp_path):
     done = plfl("run", "--resume", "run", cwd=tmp_path)
     assert done.returncode == 0
     assert "going on from round 1" in done.stderr.replace("\n", " ")
+
+
+@pytest.mark.e2e
+def test_an_unknown_recipe_is_refused_with_the_known_ones(tmp_path):
+    done = plfl("run", "papers", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "plfl: unknown recipe 'papers'; known recipes: forecast, paper\n"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.e2e
