@@ -56,8 +56,6 @@ _OF_THE_TABLE = ("timezone", "stamp_timezone", "layout", "statics")
 """Table fields of a run that say nothing about another table."""
 _CAUTION = 0.3
 """A tuned model has to be better than the shared one by this share, divided by the days of validation."""
-_WEEK = 7
-"""Days of validation from which on a model that loses to a repetition there is no longer published."""
 _BELOW = 1 - 1e-4
 """A MASE below this is below persistence; a repetition of the last reading is not, however it is rounded."""
 _SAME_COVARIATES = "give the same ones in the same order (--set covariates=[...] chooses columns of a table)"
@@ -171,7 +169,7 @@ def adapt(
         if known:
             log.warning("%s took part in the run already; each has a model there", ", ".join(known[:10]))
         tuned = _tune(config, task, run.params, devices, "adapting", tell)
-        calibrations = _calibrate(task, tuned.engine.predict(tuned.state, "validation"))
+        calibrations = fit_all(task, tuned.engine.predict(tuned.state, "validation"))
         if place is not None:
             _write_models(place, config, task, tuned, calibrations)
         points = [_measure(panel, config, run.params, devices, days, tell) for days in lengths]
@@ -376,17 +374,6 @@ def _be_cautious(task: Task, tuned: _Tuned) -> _Tuned:
     return tuned._replace(state=fine_tune(tuned.tuner.alone, dict[str, Any](rows), 0), choices=choices)
 
 
-def _calibrate(task: Task, forecasts: Sequence[np.ndarray]) -> list[Calibration]:
-    """Every meter's calibration; a model is believed that lost only within days.
-
-    In its first days a model knows few past days to look back to, and will know more.
-    """
-    return [
-        fitted if _validation_days(task, row) >= _WEEK else fitted._replace(is_trusted=np.ones(len(fitted.leads), bool))
-        for row, fitted in enumerate(fit_all(task, forecasts))
-    ]
-
-
 def _with_shared(federation: Federation, params: dict[str, np.ndarray]) -> FederationState:
     """A state in which the server has these params."""
     engine = federation.engine
@@ -483,8 +470,8 @@ def _measure(
     tell(Progress(f"curve, {days} days, local", config.tune_rounds, config.tune_rounds))
     local = Federation(_alone(config), task, None, devices)
     scores = {
-        "adapted": _score(task, tuned.engine, tuned.state, _calibrate),
-        "shared": _score(task, tuned.engine, shared, _calibrate),
+        "adapted": _score(task, tuned.engine, tuned.state, fit_all),
+        "shared": _score(task, tuned.engine, shared, fit_all),
         "local": _score(task, local.engine, train(local), fit_all),  # as a run publishes it
     }
     return {"days": days, "num_meters": task.panel.num_clients, "methods": _with_persistence(scores)}

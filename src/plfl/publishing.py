@@ -12,6 +12,9 @@ from plfl.forecast.calibrate import Calibration, calibrate, fit_calibration, rea
 from plfl.forecast.views import Aligned
 from plfl.forecast.windows import Task
 
+LEAST_DAYS = 7
+"""A shorter validation part does not keep a model from being published: it says little about the weeks to come."""
+
 
 def fit_all(task: Task, forecasts: Sequence[np.ndarray]) -> list[Calibration]:
     """Every client's calibration, from forecasts (windows, leads, quantiles) of its validation part."""
@@ -24,7 +27,11 @@ def _fit(task: Task, row: int, forecasts: np.ndarray) -> Calibration:
     load, origins = task.series[row][:, 0], task.origins["validation"][row]
     actual = read_targets(load, origins, view.leads, int(task.bounds[row][2]))
     repeats = repeat_loads(load, origins, view.leads, view.layout.day)
-    return fit_calibration(actual, forecasts, repeats, view.leads, view.quantiles or (0.5,))
+    fitted = fit_calibration(actual, forecasts, repeats, view.leads, view.quantiles or (0.5,))
+    begin, end = task.bounds[row][1:3]
+    if end - begin < LEAST_DAYS * view.layout.day:
+        return fitted._replace(is_trusted=np.ones_like(fitted.is_trusted))
+    return fitted
 
 
 def publish_all(
