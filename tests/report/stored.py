@@ -210,6 +210,7 @@ def write_run(folder, clients, *, num_days=8, **changes):
         "versions": {"plfl": "0.1.0", "jax": "0.10.2"},
         "data_fingerprint": "195ba7336d82",
         "interval_minutes": 15.0,
+        "covariate_names": [],
         "findings": [],
         "quarantined": [],
         "folder": None,
