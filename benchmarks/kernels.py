@@ -28,12 +28,12 @@ from plfl.bench.work import count_flop
 from plfl.data.generated import generate
 from plfl.federate.devices import prepare
 from plfl.federation import complete, make_plan
+from plfl.forecast.aligned import Inputs
 from plfl.forecast.analog import NUM_HEADS, SCORE_WIDTH
 from plfl.forecast.dense import dense
 from plfl.forecast.lookback import look_back
 from plfl.forecast.lstm import lstm
-from plfl.forecast.views import ClientData
-from plfl.forecast.windows import make_task, stack_clients
+from plfl.forecast.windows import make_task
 from plfl.native.library import is_available
 from plfl.recipes import paper
 
@@ -68,7 +68,7 @@ def look_back_step(seen: Any) -> Callable[[Any, Any], Any]:
     """A step that differentiates the layer of past days by its params and moves them a little."""
 
     def step(params: Any, _: Any) -> Any:
-        gradient = jax.grad(lambda params: (look_back(*params, *seen) ** 2).sum())(params)
+        gradient = jax.grad(lambda params: (look_back(params, seen) ** 2).sum())(params)
         return jax.tree.map(lambda p, g: p - 1e-9 * g, params, gradient)
 
     return step
@@ -86,7 +86,7 @@ def draw_days(rng: np.random.Generator, batch: int, days: int, likenesses: int) 
         draw(NUM_HEADS, SCORE_WIDTH),
         draw(NUM_HEADS, likenesses),
     )
-    return params, (jnp.abs(draw(batch, days, likenesses)), draw(batch, days, 2), draw(batch, days) > -1)
+    return params, Inputs(None, jnp.abs(draw(batch, days, likenesses)), draw(batch, days, 2), draw(batch, days) > -1)
 
 
 def measure(repeats: int) -> dict[str, float]:
@@ -95,10 +95,7 @@ def measure(repeats: int) -> dict[str, float]:
     config = complete(paper(device="cpu"))
     task = make_task(generate(1), config)
     training = make_plan(config, task).training
-    stacked = stack_clients([task])
-    data = ClientData(
-        *(jnp.asarray(a if name == "calendar" else a[0]) for name, a in zip(stacked._fields, stacked, strict=True))
-    )
+    data = jax.tree.map(jnp.asarray, task.client(0))
     rng = np.random.default_rng(0)
     origins = jnp.asarray(rng.choice(task.origins["train"][0], (STEPS, config.batch)).astype(np.int32))
     params = training.model.init(jax.random.key(0))

@@ -329,9 +329,10 @@ def test_utilsforecast_evaluates_cross_validations_as_they_are(validated, df, ki
 
 
 def test_utilsforecast_plots_forecasts_as_they_are(fitted, df):
-    pytest.importorskip("matplotlib").use("agg")
+    import matplotlib
     from utilsforecast.plotting import plot_series
 
+    matplotlib.use("agg")
     assert plot_series(df, fitted.predict(), level=[80, 90], max_insample_length=96).axes
     polars = pl.from_pandas(df)
     assert plot_series(polars, fitted.predict(polars), level=[80], max_insample_length=96).axes

@@ -24,7 +24,7 @@ from plfl.config import GIVEN, PERSONAL_ALIASES, TABLE_FIELDS, Config, read_conf
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding
 from plfl.data.sources import Loaded, load_frame, load_sources
-from plfl.errors import BadInput, Damaged
+from plfl.errors import BadInput
 from plfl.federate import checkpoint
 from plfl.federate.devices import prepare
 from plfl.federate.engine import Engine
@@ -32,15 +32,15 @@ from plfl.federate.round import FederationState
 from plfl.federate.stream import Stream
 from plfl.federation import Federation, complete
 from plfl.forecast.calibrate import Calibration
-from plfl.forecast.deployed import FOLDER, deploy
+from plfl.forecast.deployed import deploy_all
 from plfl.forecast.metrics import mean_defined
-from plfl.forecast.models import check_model, make_model
+from plfl.forecast.models import Params, check_model, make_model
 from plfl.forecast.windows import PARTS, Origins, Task, find_origins, make_task, split_bounds
 from plfl.publishing import fit_all, publish_all
 from plfl.recipes import make_recipe
 from plfl.report.adapt_page import make_page
-from plfl.results import ClientResult, name_lead, score_clients
-from plfl.storage import read_arrays, write_json, write_text
+from plfl.results import ClientResult, describe_personal, score_clients
+from plfl.storage import write_json, write_text
 from plfl.tuning import Choice, Tuner, fine_tune, full_params, train
 
 CURVE_DAYS = (3, 7, 14, 28)
@@ -121,7 +121,7 @@ class _Run:
 
     folder: Path
     config: Config
-    params: dict[str, np.ndarray]
+    params: Params
     rounds: int
     clients: frozenset[str]
     facts: dict[str, Any]
@@ -171,7 +171,8 @@ def adapt(
         tuned = _tune(config, task, run.params, devices, "adapting", tell)
         calibrations = fit_all(task, tuned.engine.predict(tuned.state, "validation"))
         if place is not None:
-            _write_models(place, config, task, tuned, calibrations)
+            params = full_params(tuned.tuner.alone, tuned.state)
+            deploy_all(place, task, config, params, calibrations)
         points = [_measure(panel, config, run.params, devices, days, tell) for days in lengths]
         result = Adaptation(
             run=run.folder.resolve().name,
@@ -206,30 +207,13 @@ def _read_run(folder: Path) -> _Run:
             f"{folder} keeps {', '.join(config.personal)} at its clients, so its shared part is not a whole model; "
             "adapt a run with personal=none, as recipe forecast has it"
         )
-    params, rounds = _read_shared(folder)
+    params, rounds = checkpoint.load_shared(folder)
     if rounds < config.rounds:
         log.warning("%s has %d of %d rounds; plfl run --resume %s finishes it", folder, rounds, config.rounds, folder)
     facts: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         facts = dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
     return _Run(folder, config, params, rounds, _read_clients(folder), facts)
-
-
-def _read_shared(folder: Path) -> tuple[dict[str, np.ndarray], int]:
-    """The newest shared params, and the round after which they were saved."""
-    found, damage = [], []
-    for path in sorted(folder.glob("state*/server.safetensors")):
-        try:
-            arrays, facts = read_arrays(path)
-            found.append((int(facts["round"]), arrays))
-        except (Damaged, KeyError, ValueError) as error:
-            damage.append(str(error))
-    if not found:
-        if damage:
-            raise BadInput(f"the shared part of {folder} is damaged ({damage[0]}); restore the folder, or run again")
-        raise BadInput(f"{folder} holds no checkpoint; is it the folder of a run?")
-    rounds, arrays = max(found, key=lambda pair: pair[0])
-    return {name: array for name, array in arrays.items() if not name.startswith("state/")}, rounds
 
 
 def _read_clients(folder: Path) -> frozenset[str]:
@@ -343,53 +327,14 @@ class _Tuned(NamedTuple):
         return self.tuner.alone.engine
 
 
-def _tune(
-    config: Config, task: Task, params: dict[str, np.ndarray], devices: Sequence[jax.Device], at: str, tell: Observer
-) -> _Tuned:
+def _tune(config: Config, task: Task, params: Params, devices: Sequence[jax.Device], at: str, tell: Observer) -> _Tuned:
     """Every meter tunes a copy of the shared model, and keeps what its validation part rewards."""
     federation = Federation(config, task, None, devices)
-    begun, tuner = _with_shared(federation, params), Tuner(federation)
+    begun, tuner = federation.start_from(params), Tuner(federation, _CAUTION)
     total = config.tune_rounds
     tell(Progress(at, 0, total))
     state, choices = tuner.tune(begun, lambda done: tell(Progress(at, done, total)))
-    return _be_cautious(task, _Tuned(tuner, state, choices, full_params(federation, begun)))
-
-
-def _validation_days(task: Task, row: int) -> float:
-    return float(task.bounds[row][2] - task.bounds[row][1]) / task.panel.steps_per_day
-
-
-def _be_cautious(task: Task, tuned: _Tuned) -> _Tuned:
-    """Take back what a short validation part rewarded by chance, or for knowing few past days."""
-    rows = {name: np.array(values) for name, values in full_params(tuned.tuner.alone, tuned.state).items()}
-    choices = [dict(own) for own in tuned.choices]
-    for row in task.each_client():
-        margin = _CAUTION / max(_validation_days(task, row), 1e-9)
-        for band, choice in tuned.choices[row].items():
-            if choice.rounds and not choice.error < (1 - margin) * choice.shared_error:
-                choices[row][band] = Choice(0, 0.0, choice.shared_error, choice.shared_error)
-                for name in rows:
-                    if name.startswith(f"{band}."):
-                        rows[name][row] = tuned.shared[name][row]
-    return tuned._replace(state=fine_tune(tuned.tuner.alone, dict[str, Any](rows), 0), choices=choices)
-
-
-def _with_shared(federation: Federation, params: dict[str, np.ndarray]) -> FederationState:
-    """A state in which the server has these params."""
-    engine = federation.engine
-    state = engine.fetch(engine.init())
-    server = engine.server.init(dict[str, Any](params), federation.task.panel.num_clients)
-    server = jax.tree.map(np.asarray, server)._replace(weight=state.server.weight)
-    return engine.place(FederationState(server, state.clients))
-
-
-def _write_models(place: Path, config: Config, task: Task, tuned: _Tuned, calibrations: Sequence[Calibration]) -> None:
-    params = full_params(tuned.tuner.alone, tuned.state)
-    (place / FOLDER).mkdir(exist_ok=True)
-    for row in task.each_client():
-        own = {name: rows[row] for name, rows in params.items()}
-        path = place / FOLDER / checkpoint.file_name(task.panel.ids[row])
-        deploy(task, row, config, own, calibrations[row], place.resolve().name).save(path)
+    return _Tuned(tuner, state, choices, full_params(federation, begun))
 
 
 def _describe(
@@ -402,18 +347,14 @@ def _describe(
         days = float(task.bounds[row][3] - task.bounds[row][0]) / task.panel.steps_per_day
         notes = [f"fewer than {FEW_DAYS} days"] if days < FEW_DAYS else []
         notes += ["took part in the run"] if client in run.clients else []
-        fitted = calibrations[row]
+        personal = describe_personal(choices[row], calibrations[row], minutes)
         found.append(
             Meter(
                 id=client,
                 days=days,
                 num_windows=int(task.num_windows[row]),
-                kept={band: _plain(choice) for band, choice in choices[row].items()},
-                repeated_leads=[
-                    name_lead(int(lead), minutes)
-                    for lead, is_trusted in zip(fitted.leads, fitted.is_trusted, strict=True)
-                    if not is_trusted
-                ],
+                repeated_leads=personal.pop("repeated_leads"),
+                kept=personal,
                 was_client=client in run.clients,
                 note="; ".join(notes),
             )
@@ -422,11 +363,6 @@ def _describe(
         found.append(Meter(client, None, 0, {}, [], client in run.clients, f"left out: {finding.reason}"))
         log.warning("meter %s is left out: %s", client, finding.reason)
     return sorted(found, key=lambda meter: meter.id)
-
-
-def _plain(choice: Choice) -> dict[str, Any]:
-    """A choice without what JSON does not know."""
-    return {name: value if np.isfinite(value) else None for name, value in choice._asdict().items()}
 
 
 def _days_before_test(panel: Panel) -> np.ndarray:
@@ -451,7 +387,7 @@ def _curve_lengths(panel: Panel) -> list[int]:
 def _measure(
     panel: Panel,
     config: Config,
-    params: dict[str, np.ndarray],
+    params: Params,
     devices: Sequence[jax.Device],
     days: int,
     tell: Observer,
@@ -470,9 +406,9 @@ def _measure(
     tell(Progress(f"curve, {days} days, local", config.tune_rounds, config.tune_rounds))
     local = Federation(_alone(config), task, None, devices)
     scores = {
-        "adapted": _score(task, tuned.engine, tuned.state, fit_all),
-        "shared": _score(task, tuned.engine, shared, fit_all),
-        "local": _score(task, local.engine, train(local), fit_all),  # as a run publishes it
+        "adapted": _score(task, tuned.engine, tuned.state),
+        "shared": _score(task, tuned.engine, shared),
+        "local": _score(task, local.engine, train(local)),
     }
     return {"days": days, "num_meters": task.panel.num_clients, "methods": _with_persistence(scores)}
 
@@ -482,14 +418,9 @@ def _alone(config: Config) -> Config:
     return config.model_copy(update={"personal": PERSONAL_ALIASES["all"], "fraction": 1.0})
 
 
-def _score(
-    task: Task,
-    engine: Engine | Stream,
-    state: FederationState,
-    fit: Callable[[Task, Sequence[np.ndarray]], list[Calibration]],
-) -> dict[str, ClientResult]:
+def _score(task: Task, engine: Engine | Stream, state: FederationState) -> dict[str, ClientResult]:
     """Errors on the test part of what is published, by meter."""
-    calibrations = fit(task, engine.predict(state, "validation"))
+    calibrations = fit_all(task, engine.predict(state, "validation"))
     published = publish_all(task, engine.predict(state, "test"), calibrations)
     known = set(task.panel.ids)
     return {client.id: client for client in score_clients(task, published) if client.id in known}

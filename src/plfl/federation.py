@@ -23,7 +23,7 @@ from plfl.federate.gate import Limits
 from plfl.federate.params import count_params
 from plfl.federate.partition import make_partition
 from plfl.federate.round import FederationState, cohort_size
-from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer
+from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, ServerState
 from plfl.federate.stream import Stream
 from plfl.forecast.models import Model, Params, check_model, make_loss, make_model
 from plfl.forecast.windows import Task
@@ -183,6 +183,16 @@ class Federation:
             state = self.engine.place(self._warm(Path(init), self.engine.fetch(state)))
         return state, [], 0.0
 
+    def start_from(self, shared: Params) -> FederationState:
+        """The first state of a federation whose server has these params."""
+        state = self.engine.fetch(self.engine.init())
+        return self.engine.place(FederationState(self._server_with(shared, state), state.clients))
+
+    def _server_with(self, shared: Params, state: FederationState) -> ServerState:
+        """A server that begins with these params."""
+        server = self.engine.server.init(shared, self.task.panel.num_clients)._replace(weight=state.server.weight)
+        return jax.tree.map(np.asarray, server)
+
     def _check_stamp(self, found: checkpoint.Checkpoint) -> None:
         folder = found.folder.parent
         if found.stamp.version != self.stamp.version:
@@ -224,9 +234,7 @@ class Federation:
         """
         found = checkpoint.find_newest(folder)
         there = checkpoint.load_params(found)
-        server = self.engine.server.init(
-            _matching(there, state.server.common["x"], folder), self.task.panel.num_clients
-        )._replace(weight=state.server.weight)
+        server = self._server_with(_matching(there, state.server.common["x"], folder), state)
         personal = jax.tree.map(lambda rows: copy_rows(rows, self.scratch.empty_like(rows)), state.clients.personal)
         known = set(found.clients)
         for row, client in enumerate(self.task.panel.ids):
@@ -236,7 +244,7 @@ class Federation:
                 personal[name][row] = value
         num_known = len(known & set(self.task.panel.ids))
         log.info("starting from %s: shared parameters, and the personal ones of %d clients", folder, num_known)
-        return FederationState(jax.tree.map(np.asarray, server), state.clients._replace(personal=personal))
+        return FederationState(server, state.clients._replace(personal=personal))
 
 
 def make_engine(plan: Plan, devices: Sequence[jax.Device], scratch: Scratch | None = None) -> Engine | Stream:

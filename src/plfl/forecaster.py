@@ -34,11 +34,10 @@ from plfl.data.sources import load_frame
 from plfl.data.table import read_table
 from plfl.data.zones import load_zone, to_utc, utc_offset
 from plfl.errors import BadInput
-from plfl.federate.checkpoint import file_name
-from plfl.forecast.deployed import FOLDER, MODEL, ClientModel, Forecast
+from plfl.forecast.deployed import FOLDER, LOST, MODEL, NOT_MEASURING, ClientModel, Forecast
 from plfl.recipes import make_recipe
 from plfl.results import Result
-from plfl.storage import write_json
+from plfl.storage import file_name, write_json
 from plfl.training import Observer, run
 
 NAME = "plfl"
@@ -61,10 +60,6 @@ _ELSEWHERE = {
     "decimal": "give loads as numbers",
 }
 """Settings of a run that are not settings here, and what to do instead."""
-_SAYS_NOTHING = ("PLF109", "PLF206")
-"""Refusals of the data doctor after which an earlier load can still be repeated."""
-_LOST = "fallback:model-lost-on-validation"
-"""Nothing is wrong with the readings then."""
 _FREQ = re.compile(r"(\d*)(min|T|m|h|H|d|D)")
 log = logging.getLogger("plfl")
 
@@ -376,7 +371,7 @@ class Forecaster:
         loaded = load_frame(table, config)
         refused = [finding for finding in loaded.findings if finding.rule.level == "refused"]
         for finding in refused:
-            if finding.code not in _SAYS_NOTHING:
+            if finding.code not in NOT_MEASURING:
                 raise BadInput(str(finding))
         few = {finding.client for finding in refused}
         placed = _place_few(table, config, few, first.interval) if few else {}
@@ -466,7 +461,7 @@ def _forecast_series(model: ClientModel, series: _Placed) -> Forecast:
 def _tell(forecasts: Sequence[Forecast]) -> None:
     """Warn where the model could not be asked, or did not get what it wants."""
     for forecast in forecasts:
-        reasons = sorted({quality for quality in forecast.qualities if quality not in (MODEL, _LOST)})
+        reasons = sorted({quality for quality in forecast.qualities if quality not in (MODEL, LOST)})
         if reasons:
             log.warning("series %s: earlier loads are repeated (%s)", forecast.meter, ", ".join(reasons))
     for warning in sorted({warning for forecast in forecasts for warning in forecast.warnings}):

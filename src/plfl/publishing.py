@@ -46,10 +46,9 @@ def _publish(task: Task, row: int, forecasts: np.ndarray, calibration: Calibrati
     assert isinstance(view, Aligned)
     load, origins = task.series[row][:, 0], task.origins[part][row]
     published = calibrate(calibration, forecasts, repeat_loads(load, origins, view.leads, view.layout.day), view.middle)
-    return np.maximum(published, least_load(task, row)).astype(np.float32)
+    return np.maximum(published, _least_load(task, row)).astype(np.float32)
 
 
-def least_load(task: Task, row: int) -> float:
+def _least_load(task: Task, row: int) -> float:
     """The least scaled load that a client can have: none for a meter that has exported."""
-    train = task.panel.load[row, task.bounds[row][0] : task.bounds[row][2]]
-    return -np.inf if np.nanmin(train) < 0 else float(task.scalers[row].scale_load(np.zeros(1))[0])
+    return -np.inf if task.may_export(row) else float(task.scalers[row].scale_load(np.zeros(1))[0])

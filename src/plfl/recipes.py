@@ -19,7 +19,7 @@ def forecast(**values: Any) -> Config:
     """The best forecaster: past days like today, quantiles for all leads up to a day, personalization that is earned.
 
     Everything is shared in the rounds; then each client tunes a copy at home, and keeps as much of it as its own
-    validation part rewards. `docs/forecasting.md` says what each ingredient is worth.
+    validation part rewards. `docs/forecasting.md` says how it works.
     """
     settings = {
         "recipe": "forecast",

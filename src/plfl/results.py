@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from plfl.forecast.baselines import REPEATS, repeat
-from plfl.forecast.calibrate import coverage, pinball_loss, read_targets
+from plfl.forecast.calibrate import Calibration, coverage, pinball_loss, read_targets
 from plfl.forecast.metrics import mae, mase, mase_insample, mean_defined, median_defined, nrmse, rmse
 from plfl.forecast.views import Aligned
 from plfl.forecast.windows import Task
@@ -105,7 +105,7 @@ class Result:
 
 def point_forecasts(task: Task, forecasts: np.ndarray) -> np.ndarray:
     """The forecasts (windows,) by which a window is scored, of what a model gives (windows, ...)."""
-    if not isinstance(task.view, Aligned) or forecasts.ndim == 1:
+    if forecasts.ndim == 1:
         return forecasts
     return forecasts[:, task.view.leads.index(task.horizon), task.view.middle]
 
@@ -302,6 +302,18 @@ def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None
     put_in_place(temporary, path)
 
 
+def describe_personal(choices: Mapping[str, Any], calibration: Calibration | None, minutes: float) -> dict[str, Any]:
+    """What a client kept of its tuning, by band, and at which leads a repetition is published."""
+    found: dict[str, Any] = {
+        band: {name: value if np.isfinite(value) else None for name, value in choice._asdict().items()}
+        for band, choice in choices.items()
+    }
+    if calibration is not None:
+        repeated = calibration.leads[~calibration.is_trusted.astype(bool)]
+        found["repeated_leads"] = [name_lead(int(lead), minutes) for lead in repeated]
+    return found
+
+
 def interval_places(quantiles: Sequence[float]) -> dict[str, int]:
     """Columns of intervals as Nixtla's tools name them, and which quantile each is.
 
@@ -317,6 +329,5 @@ def interval_places(quantiles: Sequence[float]) -> dict[str, int]:
 
 def _bound(task: Task, row: int, forecasts: np.ndarray, place: int) -> np.ndarray:
     """One quantile's forecasts (windows,) in kWh at the lead by which windows are scored."""
-    assert isinstance(task.view, Aligned)
     scaled = forecasts[:, task.view.leads.index(task.horizon), place]
     return task.scalers[row].unscale_load(scaled).astype(np.float32)

@@ -11,6 +11,7 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -104,3 +105,17 @@ def processor() -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     features = [line for line in lines if line.startswith(("model name", "flags", "Features"))][:2]
     return hashlib.sha256("".join([platform.machine(), *features]).encode()).hexdigest()[:12]
+
+
+def file_name(client: str) -> str:
+    """A file name for any id: other characters are escaped, and a very long id is shortened to a digest.
+
+    >>> file_name("meter 7/A")
+    'meter%207%2FA.safetensors'
+    """
+    name = quote(client, safe="", errors="surrogatepass")
+    if name.startswith("."):
+        name = name.replace(".", "%2E")
+    if len(name) > 150:
+        name = f"{name[:100]}-{hashlib.sha256(client.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    return f"{name}.safetensors"

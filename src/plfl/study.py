@@ -346,19 +346,11 @@ class _Job:
         self.steps_done += steps
         self.trained_steps += steps
         self.trained_seconds += time.perf_counter() - begun
-        curve = [row for row in result.history if row["validation_mase"] is not None]
-        return {
-            "source": run.source,
-            "seed": run.config.seed,
-            "point": run.point,
-            "num_shared_params": result.num_shared_params,
-            "bytes_per_client_round": result.bytes_up_per_client_round + result.bytes_down_per_client_round,
-            "validation_mase": curve[-1]["validation_mase"],
-            **summarize(result.clients),
-            "clients": [asdict(client) for client in result.clients],
-            "curve": [{name: row[name] for name in ("round", "loss", "validation_mase")} for row in curve],
-            "device": name_devices(self.devices),
-        }
+        names = ("round", "loss", "validation_mase")
+        curve = [{name: row[name] for name in names} for row in result.history if row["validation_mase"] is not None]
+        traffic = result.bytes_up_per_client_round + result.bytes_down_per_client_round
+        found = describe_run(run, result.num_shared_params, traffic, result.clients, curve)
+        return found | {"device": name_devices(self.devices)}
 
     def _steps(self, run: Run) -> int:
         return run.config.rounds * run.config.local_steps * self.tasks[run.source].panel.num_clients
@@ -442,7 +434,8 @@ class _Job:
         forecasts = stack.predict(state, "test")
         device = name_devices(self.devices)
         return [
-            describe_run(run, plan, score_clients(plan.task, scaled), curve) | {"device": device}
+            describe_run(run, plan.num_shared_params, 2 * plan.bytes_each_way, score_clients(plan.task, scaled), curve)
+            | {"device": device}
             for run, plan, scaled, curve in zip(chunk, plans, forecasts, curves, strict=True)
         ]
 
@@ -487,15 +480,19 @@ def _as_member(plan: Plan) -> Member:
 
 
 def describe_run(
-    run: Run, plan: Plan, clients: Sequence[ClientResult], curve: Sequence[dict[str, float | None]]
+    run: Run,
+    num_shared_params: int,
+    traffic: int,
+    clients: Sequence[ClientResult],
+    curve: Sequence[Mapping[str, float | None]],
 ) -> dict[str, Any]:
     """One run as it is stored."""
     return {
         "source": run.source,
         "seed": run.config.seed,
         "point": run.point,
-        "num_shared_params": plan.num_shared_params,
-        "bytes_per_client_round": 2 * plan.bytes_each_way,
+        "num_shared_params": num_shared_params,
+        "bytes_per_client_round": traffic,
         "validation_mase": curve[-1]["validation_mase"],
         **summarize(clients),
         "clients": [asdict(client) for client in clients],

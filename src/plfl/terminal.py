@@ -253,7 +253,6 @@ def print_summary(result: "Result") -> None:
     table.add_column("client")
     for name in ("plfl", *(name.replace("_", " ") for name in names), "MAE"):
         table.add_column(name, justify="right")
-    table.add_column("")
     worst_first = sorted(result.clients, key=lambda client: -(client.mase or 0))
     shown = {client.id for client in worst_first[:_MAX_ROWS]}
     for client in result.clients:
@@ -261,10 +260,10 @@ def print_summary(result: "Result") -> None:
             is_loser = client.mase is not None and round(client.mase, 6) > 1  # persistence itself does not lose
             scores = _numbers([client.mase, *(client.baseline_mase[name] for name in names), client.mae])
             note = escape(client.note) or ("[red]loses[/red]" if is_loser else "")
-            table.add_row(escape(client.id), *scores, note)
+            table.add_row(escape(client.id), *scores, *([note] if note else []))  # the first note makes a column
     table.add_section()
     means = [result.baseline_mean(name) for name in names]
-    table.add_row("mean", *_numbers([result.mase_mean, *means]), "", style="bold")
+    table.add_row("mean", *_numbers([result.mase_mean, *means]), style="bold")
     output.print(table)
     if compared != names:
         _print_compared(result, compared)

@@ -36,7 +36,7 @@ from plfl.federate.round import FederationState, RoundResult
 from plfl.federation import FREE_ON_RESUME, Federation, complete
 from plfl.forecast.boosting import import_lightgbm
 from plfl.forecast.calibrate import Calibration
-from plfl.forecast.deployed import FOLDER, deploy
+from plfl.forecast.deployed import deploy_all
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.models import Model
 from plfl.forecast.windows import Task, make_task
@@ -44,7 +44,7 @@ from plfl.publishing import fit_all, publish_all
 from plfl.report.page import write_report
 from plfl.results import (
     Result,
-    name_lead,
+    describe_personal,
     score_clients,
     summarize,
     validation_mase,
@@ -400,20 +400,12 @@ class _Run:
         if self.folder is None:
             return
         params = full_params(self.tuner.alone if self.tuner else self.federation, self.state)
-        folder, task = self.folder / FOLDER, self.federation.task
-        config, name = self.federation.config, self.folder.resolve().name
+        processes.told(lambda: self._deploy(params, calibrations))
 
-        def save(row: int) -> None:
-            own = {name: rows[row] for name, rows in params.items()}
-            path = folder / checkpoint.file_name(task.panel.ids[row])
-            deploy(task, row, config, own, calibrations[row], name).save(path)
-
-        def save_all() -> None:
-            with self._writing(), ThreadPoolExecutor(8) as pool:  # waiting for the disk, mostly
-                folder.mkdir(exist_ok=True)
-                list(pool.map(save, task.each_client()))
-
-        processes.told(save_all)
+    def _deploy(self, params: dict[str, np.ndarray], calibrations: list[Calibration]) -> None:
+        assert self.folder is not None
+        with self._writing():
+            deploy_all(self.folder, self.federation.task, self.federation.config, params, calibrations)
 
     def _conclude(
         self,
@@ -425,11 +417,13 @@ class _Run:
         task, config = self.federation.task, self.federation.config
         if not any(row["num_accepted"] for row in self.history):
             log.warning("no update ever counted, so nothing was learned; result.json names the reasons")
-        personal = _describe_choices(task, choices, calibrations)
-        clients = [
-            replace(client, personal=personal.get(client.id))
-            for client in score_clients(task, forecasts, self._compare())
-        ]
+        minutes = float(task.panel.interval / np.timedelta64(1, "m"))
+        personal: dict[str, Any] = {}
+        for row, client in enumerate(task.panel.ids if choices or calibrations else ()):
+            kept = choices[row] if choices else {}
+            personal[client] = describe_personal(kept, calibrations[row] if calibrations else None, minutes)
+        scored = score_clients(task, forecasts, self._compare())
+        clients = [replace(client, personal=personal.get(client.id)) for client in scored]
         traffic = self.federation.plan.bytes_each_way
         result = Result(
             recipe=config.recipe,
@@ -446,7 +440,7 @@ class _Run:
             seconds=self._seconds(),
             versions=versions(),
             data_fingerprint=self.federation.stamp.data,
-            interval_minutes=float(task.panel.interval / np.timedelta64(1, "m")),
+            interval_minutes=minutes,
             covariate_names=list(task.panel.covariate_names),
             findings=[finding.to_dict() for finding in task.findings],
             quarantined=[{"round": row["round"], **bad} for row in self.history for bad in row["quarantined"]],
@@ -461,23 +455,6 @@ class _Run:
                 write_report(self.folder)
             log.info("done: mean test MASE %s", result.mase_mean)
         return result
-
-
-def _describe_choices(
-    task: Task, choices: list[dict[str, Choice]] | None, calibrations: list[Calibration] | None
-) -> dict[str, dict[str, Any]]:
-    """What each client kept of its tuning, and at which leads a repetition is published, by id."""
-    found: dict[str, dict[str, Any]] = {}
-    for row, client in enumerate(task.panel.ids if choices or calibrations else ()):
-        found[client] = {band: choice._asdict() for band, choice in choices[row].items()} if choices else {}
-        if calibrations:
-            fitted, minutes = calibrations[row], float(task.panel.interval / np.timedelta64(1, "m"))
-            found[client]["repeated_leads"] = [
-                name_lead(int(lead), minutes)
-                for lead, is_trusted in zip(fitted.leads, fitted.is_trusted, strict=True)
-                if not is_trusted
-            ]
-    return found
 
 
 def _log_findings(task: Task) -> None:

@@ -18,7 +18,6 @@ from plfl.federate.round import FederationState
 from plfl.federation import Federation
 from plfl.forecast.calibrate import read_targets
 from plfl.forecast.models import Params
-from plfl.forecast.views import Aligned
 from plfl.forecast.windows import Task, spread_origins
 
 SHARES = (0.5, 1.0)
@@ -27,8 +26,6 @@ MARGIN = 0.005
 """A candidate has to be better than the shared model by this share."""
 _MAX_WINDOWS = 400
 """Validation windows that a client's choice looks at."""
-ALL = "all"
-"""The one band of a model with one lead."""
 
 
 def train(federation: Federation) -> FederationState:
@@ -74,7 +71,8 @@ class Choice(NamedTuple):
 class Tuner:
     """The second stage of a federation."""
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: Federation, caution: float = 0.0) -> None:
+        """With `caution`, a copy has to be better by this share more, divided by the days of the validation part."""
         config = federation.config
         alone = config.model_copy(
             update={
@@ -87,7 +85,7 @@ class Tuner:
                 "fraction": 1.0,
             }
         )
-        self.federation = federation
+        self.federation, self.caution = federation, caution
         model, devices = federation.plan.training.model, federation.engine.rows.mesh.devices.ravel().tolist()
         self.alone = Federation(alone, federation.task, model, devices, federation.scratch)
 
@@ -111,59 +109,50 @@ class Tuner:
 
         `observer` is called with the number of rounds that are done, after each.
         """
-        engine, task = self.alone.engine, self.alone.task
+        engine, judge = self.alone.engine, _Judge(self.alone.task)
         shared = full_params(self.federation, state)
-        judge = _Judge(task)
-        rounds = self.alone.config.rounds
-        candidates = {(0, 0.0): judge.errors(engine.predict_at(self._state(shared), judge.origins))}
-        best = {name: rows.copy() for name, rows in shared.items()}
-        kept = [dict.fromkeys(judge.bands, (0, 0.0)) for _ in task.panel.ids]
         state = self._state(shared)
-        for at in range(1, rounds + 1):
+        shared_errors = judge.errors(engine.predict_at(state, judge.origins))  # (clients, bands)
+        best, goal = jax.tree.map(np.copy, shared), shared_errors * (1 - self._margins()[:, None])
+        kept = np.zeros((*goal.shape, 2))  # rounds, share
+        for at in range(1, self.alone.config.rounds + 1):
             state = jax.block_until_ready(engine.run_round(state, at)[0].state)
-            if at in _moments(rounds):
+            for share in SHARES if at in _moments(self.alone.config.rounds) else ():
                 tuned = engine.fetch(state).clients.personal
-                for share in SHARES:
-                    mixed = {name: shared[name] + np.float32(share) * (tuned[name] - shared[name]) for name in shared}
-                    errors = judge.errors(engine.predict_at(self._state(mixed), judge.origins))
-                    candidates[at, share] = errors
-                    self._keep(best, mixed, errors, candidates, kept, (at, share), judge.bands)
+                mixed = {name: shared[name] + np.float32(share) * (tuned[name] - shared[name]) for name in shared}
+                errors = judge.errors(engine.predict_at(self._state(mixed), judge.origins))
+                is_better = errors < goal
+                self._take(best, mixed, is_better)
+                goal, kept[is_better] = np.where(is_better, errors, goal), (at, share)
             if observer is not None:
                 observer(at)
+        errors = np.where(kept[..., 0] > 0, goal, shared_errors)
         choices = [
             {
-                band: Choice(*kept[c][band], float(candidates[0, 0.0][c, k]), float(candidates[kept[c][band]][c, k]))
-                for k, band in enumerate(judge.bands)
+                band: Choice(int(kept[c, k, 0]), float(kept[c, k, 1]), float(shared_errors[c, k]), float(errors[c, k]))
+                for k, band in enumerate(self.alone.task.view.bands)
             }
             for c in range(len(kept))
         ]
         return self._state(best), choices
+
+    def _margins(self) -> np.ndarray:
+        """(clients,) by which share a copy has to be better than the shared model."""
+        bounds, day = self.alone.task.bounds, self.alone.task.panel.steps_per_day
+        days = np.maximum(bounds[:, 2] - bounds[:, 1], 1) / day
+        return np.maximum(MARGIN, self.caution / days)
 
     def _state(self, params: dict[str, np.ndarray]) -> FederationState:
         """A state in which each client has its own row of params."""
         state = self.alone.engine.fetch(self.alone.engine.init())
         return self.alone.engine.place(state._replace(clients=state.clients._replace(personal=dict[str, Any](params))))
 
-    def _keep(
-        self,
-        best: dict[str, np.ndarray],
-        mixed: dict[str, np.ndarray],
-        errors: np.ndarray,
-        candidates: dict[tuple[int, float], np.ndarray],
-        kept: list[dict[str, tuple[int, float]]],
-        key: tuple[int, float],
-        bands: Sequence[str],
-    ) -> None:
-        """Take over what is better, client by client and band by band."""
-        for c in range(len(kept)):
-            for k, band in enumerate(bands):
-                before = candidates[kept[c][band]][c, k] * (1 - MARGIN if kept[c][band] == (0, 0.0) else 1)
-                if not errors[c, k] < before:
-                    continue
-                kept[c][band] = key
-                for name, rows in best.items():
-                    if band == ALL or name.startswith(f"{band}."):
-                        rows[c] = mixed[name][c]
+    def _take(self, best: dict[str, np.ndarray], mixed: dict[str, np.ndarray], is_better: np.ndarray) -> None:
+        """Take over what is better (clients, bands)."""
+        view = self.alone.task.view
+        for k, band in enumerate(view.bands):
+            for name in view.params_of(band, best):
+                best[name][is_better[:, k]] = mixed[name][is_better[:, k]]
 
 
 def full_params(federation: Federation, state: FederationState) -> dict[str, np.ndarray]:
@@ -182,10 +171,6 @@ class _Judge:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        view = task.view
-        self.leads = view.leads or (view.horizon,)
-        self.bands = view.bands if isinstance(view, Aligned) else (ALL,)
-        self.middle = view.middle if isinstance(view, Aligned) else 0
         self.origins = [spread_origins(origins, _MAX_WINDOWS) for origins in task.origins["validation"]]
 
     def errors(self, forecasts: Sequence[np.ndarray]) -> np.ndarray:
@@ -194,16 +179,11 @@ class _Judge:
 
     def _of_client(self, row: int, forecast: np.ndarray) -> list[float]:
         load, origins = self.task.series[row][:, 0], self.origins[row]
-        actual = read_targets(load, origins, self.leads, int(self.task.bounds[row][2]))
-        said = forecast[..., self.middle] if forecast.ndim == 3 else forecast[:, None]
+        view = self.task.view
+        actual = read_targets(load, origins, view.leads, int(self.task.bounds[row][2]))
+        said = forecast[..., view.middle] if forecast.ndim == 3 else forecast[:, None]
         is_known = np.isfinite(actual)
         error, naive = (np.where(is_known, np.abs(actual - x), 0).sum(axis=0) for x in (said, load[origins][:, None]))
         relative, is_scored = error / np.maximum(naive, 1e-9), is_known.any(axis=0)
-        scored = [relative[self._is_of(band) & is_scored] for band in self.bands]
+        scored = [relative[np.array(view.leads_of(band)) & is_scored] for band in view.bands]
         return [float(values.mean()) if len(values) else 1.0 for values in scored]
-
-    def _is_of(self, band: str) -> np.ndarray:
-        view = self.task.view
-        if not isinstance(view, Aligned):
-            return np.ones(1, bool)
-        return (np.array(self.leads) <= view.num_short) == (band == "short")

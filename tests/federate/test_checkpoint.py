@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from plfl.errors import BadInput
 from plfl.federate import checkpoint
-from plfl.federate.checkpoint import Snapshot, Stamp, file_name, find_newest, load, load_params, save
-from plfl.storage import read_arrays
+from plfl.federate.checkpoint import Snapshot, Stamp, find_newest, load, load_params, save
+from plfl.storage import file_name, read_arrays
 from small import assert_trees_equal, tiny_federation
 
 STAMP = Stamp(run="r", version="0", data="d", platform="p")

@@ -227,7 +227,7 @@ def test_a_late_reading_costs_the_last_leads_only(trained):
     assert late.qualities == ("model",) * 93 + ("fallback:stale-readings",) * 3
     assert late.quality == "fallback:stale-readings"
     on_time = model.forecast(panel.load[0, :2000], known, panel.start)
-    np.testing.assert_array_equal(late.energy[:93], on_time.energy[3:])
+    np.testing.assert_allclose(late.energy[:93], on_time.energy[3:], rtol=1e-5)
 
 
 def test_readings_of_days_ago_repeat_the_last_week_that_is_known(trained):
@@ -362,7 +362,7 @@ def test_a_model_is_found_in_its_own_folder_without_its_id(trained, tmp_path):
 
 @pytest.mark.parametrize("client", ["meter 7/A", ".hidden", "ü" * 60, "x" * 117, "m" * 400])
 def test_any_id_is_found_by_its_name(trained, tmp_path, client):
-    from plfl.federate.checkpoint import file_name
+    from plfl.storage import file_name
 
     replace(trained.models[0], client=client).save(tmp_path / file_name(client))
     trained.models[1].save(tmp_path / file_name("b002"))

@@ -27,6 +27,10 @@ def reference(*arguments):
     return plain_look_back(jnp, arguments[:4], Inputs(None, *arguments[4:]))
 
 
+def layer(*arguments):
+    return look_back(arguments[:4], Inputs(None, *arguments[4:]))
+
+
 def values_and_gradients(layer, weights, *arguments):
     def compute(weights, *arguments):
         outputs, pull_back = jax.vjp(lambda *params: layer(*params, *arguments[4:]), *arguments[:4])
@@ -37,7 +41,7 @@ def values_and_gradients(layer, weights, *arguments):
 
 def assert_equals_its_reference(rng, *arguments):
     weights = rng.normal(0, 1, (len(arguments[4]), 4 * HEADS)).astype(np.float32)
-    ours = values_and_gradients(look_back, weights, *arguments)
+    ours = values_and_gradients(layer, weights, *arguments)
     theirs = values_and_gradients(reference, weights, *arguments)
     for mine, expected in zip(ours, theirs, strict=True):
         assert mine.shape == expected.shape
@@ -64,7 +68,7 @@ def test_it_equals_its_reference_with_and_without_kernels(monkeypatch, sizes, ha
 def test_without_a_known_day_it_says_zero_and_learns_nothing():
     rng = np.random.default_rng(0)
     arguments = draw_arguments(rng, 20, 28, 16, share_known=0)
-    for found in values_and_gradients(look_back, np.ones((20, 4 * HEADS), np.float32), *arguments):
+    for found in values_and_gradients(layer, np.ones((20, 4 * HEADS), np.float32), *arguments):
         np.testing.assert_array_equal(found, 0)
 
 
@@ -72,7 +76,7 @@ def test_a_single_known_day_is_told_as_it_was():
     rng = np.random.default_rng(0)
     arguments = draw_arguments(rng, 20, 28, 16)
     arguments[-1] = np.arange(28) == np.arange(20)[:, None]
-    found = np.asarray(look_back(*arguments)).reshape(20, HEADS, 4)
+    found = np.asarray(layer(*arguments)).reshape(20, HEADS, 4)
     for pair in range(20):
         np.testing.assert_allclose(found[pair, :, :2], np.tile(arguments[5][pair, pair], (HEADS, 1)), rtol=1e-5)
     np.testing.assert_allclose(found[..., 2:], 1e-3, atol=1e-4)
@@ -82,7 +86,7 @@ def test_a_distance_of_zero_has_no_gradient():
     rng = np.random.default_rng(0)
     arguments = draw_arguments(rng, 20, 28, 16)
     arguments[3][:, 3] = 0
-    gradient = values_and_gradients(look_back, np.ones((20, 4 * HEADS), np.float32), *arguments)[-1]
+    gradient = values_and_gradients(layer, np.ones((20, 4 * HEADS), np.float32), *arguments)[-1]
     np.testing.assert_array_equal(gradient[:, 3], 0)
     assert (np.delete(gradient, 3, axis=1) != 0).all()
 
@@ -92,18 +96,18 @@ def test_scores_of_any_size_neither_overflow_nor_vanish():
     arguments = draw_arguments(rng, 20, 28, 16, share_known=1)
     arguments[2] *= 0
     arguments[3] *= 1e6
-    for found in values_and_gradients(look_back, np.ones((20, 4 * HEADS), np.float32), *arguments):
+    for found in values_and_gradients(layer, np.ones((20, 4 * HEADS), np.float32), *arguments):
         assert np.isfinite(found).all()
     nearest = (arguments[4] @ np.abs(arguments[3]).T).argmin(1)  # (batch, heads)
     expected = arguments[5][np.arange(20)[:, None], nearest]
-    np.testing.assert_allclose(np.asarray(look_back(*arguments)).reshape(20, HEADS, 4)[..., :2], expected, atol=1e-4)
+    np.testing.assert_allclose(np.asarray(layer(*arguments)).reshape(20, HEADS, 4)[..., :2], expected, atol=1e-4)
 
 
 def test_what_is_not_finite_stays_visible():
     rng = np.random.default_rng(0)
     arguments = draw_arguments(rng, 20, 28, 16, share_known=1)
     arguments[4][3, 5, 7] = np.nan
-    is_finite = np.isfinite(look_back(*arguments))
+    is_finite = np.isfinite(layer(*arguments))
     assert not is_finite[3].any()
     assert np.delete(is_finite, 3, axis=0).all()
 
@@ -112,8 +116,8 @@ def test_over_clients_each_row_is_what_it_is_alone():
     rng = np.random.default_rng(0)
     arguments = draw_arguments(rng, 20, 5, 11, clients=(3,))
     weights = rng.normal(0, 1, (3, 20, 4 * HEADS)).astype(np.float32)
-    together = jax.vmap(lambda w, *a: values_and_gradients(look_back, w, *a))(weights, *arguments)
+    together = jax.vmap(lambda w, *a: values_and_gradients(layer, w, *a))(weights, *arguments)
     for row in range(3):
-        alone = values_and_gradients(look_back, weights[row], *(array[row] for array in arguments))
+        alone = values_and_gradients(layer, weights[row], *(array[row] for array in arguments))
         for ours, theirs in zip(together, alone, strict=True):
             np.testing.assert_array_equal(ours[row], theirs)

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import jax
 import numpy as np
@@ -29,7 +28,7 @@ from plfl.federate.params import from_named, to_named
 from plfl.federate.round import FederationState
 from plfl.forecast.models import Params
 from plfl.forecast.scaling import Scaler
-from plfl.storage import read_arrays, sync_folder, write_arrays, write_json
+from plfl.storage import file_name, read_arrays, sync_folder, write_arrays, write_json
 
 FORMAT = 1
 """Counts up whenever files of an earlier version can no longer be resumed."""
@@ -176,23 +175,26 @@ def load_params(checkpoint: Checkpoint, client: str | None = None) -> Params:
     }
 
 
+def load_shared(folder: Path) -> tuple[Params, int]:
+    """The newest shared params in a run's folder, and their round; no client's file and no manifest is looked at."""
+    found, damage = [], []
+    for path in sorted(folder.glob("state*/server.safetensors")):
+        try:
+            arrays, facts = read_arrays(path)
+            found.append((int(facts["round"]), arrays))
+        except (Damaged, KeyError, ValueError) as error:
+            damage.append(str(error))
+    if not found:
+        if damage:
+            raise BadInput(f"the shared part of {folder} is damaged ({damage[0]}); restore the folder, or run again")
+        raise BadInput(f"{folder} holds no checkpoint; is it the folder of a run?")
+    rounds, arrays = max(found, key=lambda pair: pair[0])
+    return {name: array for name, array in arrays.items() if not name.startswith("state/")}, rounds  # type: ignore[misc]
+
+
 def client_path(checkpoint: Checkpoint, client: str) -> Path:
     """Where a client's own file lies."""
     return checkpoint.folder / "clients" / file_name(client)
-
-
-def file_name(client: str) -> str:
-    """A file name for any id: other characters are escaped, and a very long id is shortened to a digest.
-
-    >>> file_name("meter 7/A")
-    'meter%207%2FA.safetensors'
-    """
-    name = quote(client, safe="", errors="surrogatepass")
-    if name.startswith("."):
-        name = name.replace(".", "%2E")
-    if len(name) > 150:
-        name = f"{name[:100]}-{hashlib.sha256(client.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
-    return f"{name}.safetensors"
 
 
 def _rename(named: dict[str, np.ndarray], prefix: str, to: str) -> dict[str, np.ndarray]:

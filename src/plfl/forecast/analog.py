@@ -6,7 +6,7 @@ over scores of a small network, several heads); the mean and the spread of what 
 origin. The output layer starts at zero: an untrained model is persistence. What is shared between meters is how to
 look, not what a meter does: so a meter with four weeks of readings forecasts well with the weights of others.
 
-Short and long leads have a network each (bands): one for all costs a tenth of the accuracy at an hour. Sorted
+Short and long leads have a network each (bands): one for all is less accurate at an hour. Sorted
 outputs cannot cross. `xp` is JAX's or NumPy's library; nothing in here imports JAX.
 """
 

@@ -10,6 +10,7 @@ import difflib
 import io
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +33,7 @@ from plfl.forecast.calibrate import Calibration, calibrate, repeat_loads
 from plfl.forecast.scaling import Scaler
 from plfl.forecast.views import Aligned
 from plfl.forecast.windows import Task, fill_short_gaps
-from plfl.storage import digest, put_in_place, read_arrays, write_arrays
+from plfl.storage import digest, file_name, put_in_place, read_arrays, write_arrays
 
 if TYPE_CHECKING:
     from plfl.data.sources import Loaded
@@ -43,7 +44,7 @@ FOLDER = "models"
 """Of a run's folder."""
 MODEL = "model"
 UNIT = "kWh"
-_LOST, _STALE, _MISSING, _FLAT, _NONE, _BROKEN = (
+LOST, _STALE, _MISSING, _FLAT, _NONE, _BROKEN = (
     f"fallback:{reason}"
     for reason in (
         "model-lost-on-validation",
@@ -60,7 +61,7 @@ _SHORTENED = 117
 """Length of a file's name that may have been shortened; its id is in the file."""
 _OTHER_UNIT = 200.0
 """Readings so many times larger or smaller than in training are in another unit, most likely."""
-_NOT_MEASURING = ("PLF109", "PLF206")
+NOT_MEASURING = ("PLF109", "PLF206")
 """Refusals of the data doctor that mean that a meter says nothing."""
 _HOLIDAYS = "holidays"
 _HOLIDAY_YEARS = 10
@@ -283,7 +284,7 @@ class ClientModel:
             is_finite = np.isfinite(said).all(axis=-1)
             quantiles[is_model] = np.where(is_finite[:, None], said, quantiles[is_model])
             for k, finite, trusted in zip(np.flatnonzero(is_model), is_finite, is_trusted, strict=True):
-                qualities[k] = MODEL if finite and trusted else _LOST if finite else _BROKEN
+                qualities[k] = MODEL if finite and trusted else LOST if finite else _BROKEN
         least = -np.inf if self.may_export else self.scaler.scale_load(np.zeros(1))[0]
         energy = self.scaler.unscale_load(np.maximum(quantiles, least).astype(np.float32))
         return Forecast(
@@ -375,8 +376,8 @@ class ClientModel:
                 lambda inputs: forecast_changes(np, self.params, shape, inputs),
                 series,
                 origins,
-                range(view.first, view.last + 1),  # no band is empty
-            )[:, ahead - view.first]
+                leads,
+            )
         calibration = self.calibration.at(leads)
         repeats = repeat_loads(now.load, origins, leads, view.layout.day)
         chosen = np.take_along_axis(repeats[0], calibration.repeats[:, None], axis=1)[:, 0]
@@ -449,10 +450,29 @@ def deploy(
         holiday_years=years,
         covariate_names=panel.covariate_names,
         max_gap=count_intervals(config.max_gap, panel.interval, "max_gap"),
-        may_export=bool(np.nanmin(panel.load[row, begin:test]) < 0),
+        may_export=task.may_export(row),
         median=float(np.nanmedian(panel.load[row, begin:validation])),
         trained_until=trained_until,
     )
+
+
+def deploy_all(
+    folder: Path,
+    task: Task,
+    config: Config,
+    params: Mapping[str, np.ndarray],
+    calibrations: Sequence[Calibration],
+) -> None:
+    """Write the model of every client of a task into a run's folder, from params (clients, ...)."""
+    run, place = folder.resolve().name, folder / FOLDER
+    place.mkdir(exist_ok=True)
+
+    def save(row: int) -> None:
+        own = {name: rows[row] for name, rows in params.items()}
+        deploy(task, row, config, own, calibrations[row], run).save(place / file_name(task.panel.ids[row]))
+
+    with ThreadPoolExecutor(8) as pool:  # waiting for the disk, mostly
+        list(pool.map(save, task.each_client()))
 
 
 def _name_holidays(which: str, zone: str, time: np.datetime64) -> str:
@@ -574,7 +594,7 @@ def _forecast_from(
 ) -> Forecast:
     row = _find_row(model, loaded, data)
     if row is None:
-        finding = next(f for f in loaded.findings if f.code in _NOT_MEASURING)
+        finding = next(f for f in loaded.findings if f.code in NOT_MEASURING)
         if issued_at is None:
             raise BadInput(f"{finding}; say for when to forecast all the same: --at TIME")
         nothing = model.forecast(np.zeros(0, np.float32), None, issued_at, issued_at)
@@ -610,7 +630,7 @@ def _find_row(model: ClientModel, loaded: "Loaded", data: str | None) -> int | N
     own = {model.client} | ({name} if data is not None else set())
     refused = [f for f in loaded.findings if f.rule.level == "refused" and f.client in own]
     if refused:
-        if refused[0].code in _NOT_MEASURING:
+        if refused[0].code in NOT_MEASURING:
             return None
         raise BadInput(str(refused[0]))
     panel = loaded.usable()

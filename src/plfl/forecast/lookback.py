@@ -4,6 +4,8 @@
 arguments are data, whose gradient is zero. The way back begins with the inputs again: XLA finds that it has the sums.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -12,21 +14,10 @@ from plfl.forecast.analog import plain_look_back
 from plfl.native import calls
 from plfl.native.dispatch import on_device
 
-_Arguments = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
-"""The four params, likeness, changes, and whether a day is known as 0 or 1."""
 
-
-def look_back(
-    weight: jax.Array,
-    bias: jax.Array,
-    mix: jax.Array,
-    distance: jax.Array,
-    likeness: jax.Array,
-    changes: jax.Array,
-    is_known: jax.Array,
-) -> jax.Array:
+def look_back(params: Sequence[jax.Array], cut: Inputs) -> jax.Array:
     """Mean and spread by head (batch, heads * 4) of what past days like today did next."""
-    return _look_back(weight, bias, mix, distance, likeness, changes, is_known.astype(likeness.dtype))
+    return _look_back(*params, cut.likeness, cut.changes, cut.is_known.astype(cut.likeness.dtype))
 
 
 @jax.custom_vjp
@@ -38,7 +29,7 @@ def _forward(*args: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     return _look_back(*args), args
 
 
-def _backward(saved: _Arguments, d_outputs: jax.Array) -> tuple[jax.Array | None, ...]:
+def _backward(saved: tuple[jax.Array, ...], d_outputs: jax.Array) -> tuple[jax.Array | None, ...]:
     gradients = on_device(*saved, d_outputs, native=calls.days_backward, xla=_xla_backward)
     return *gradients, None, None, None
 

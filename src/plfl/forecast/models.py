@@ -15,7 +15,6 @@ import numpy as np
 
 from plfl.config import GIVEN, Config
 from plfl.errors import BadInput
-from plfl.forecast.aligned import Inputs
 from plfl.forecast.analog import Shape, forecast_changes, param_shapes, spread_of
 from plfl.forecast.dense import dense, dense_reference
 from plfl.forecast.lookback import look_back
@@ -93,15 +92,9 @@ def analog(view: Aligned, *, hidden: int) -> Model:
         }
 
     def apply(params: Params, inputs: Any) -> jax.Array:
-        return forecast_changes(jnp, params, shape, inputs, look_back=_fast_look_back)
+        return forecast_changes(jnp, params, shape, inputs, look_back=lambda _, params, cut: look_back(params, cut))
 
     return Model(init, apply)
-
-
-def _fast_look_back(_: Any, params: Sequence[jax.Array], cut: Inputs) -> jax.Array:
-    """`plfl.forecast.analog.plain_look_back` by the kernel of `lookback`."""
-    weight, bias, mix, distance = params
-    return look_back(weight, bias, mix, distance, cut.likeness, cut.changes, cut.is_known)
 
 
 def lstm_mlp(

@@ -5,7 +5,7 @@
 A view is a value; everything that trains, forecasts or compares asks the task's view and knows no more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
@@ -58,8 +58,22 @@ class Plain:
     horizon: int
     is_robust = False
     marks_unknown = False
-    leads = None
     quantiles: tuple[float, ...] | None = None
+    middle = 0
+    bands = ("all",)
+
+    @property
+    def leads(self) -> tuple[int, ...]:
+        """The one lead."""
+        return (self.horizon,)
+
+    def leads_of(self, band: str) -> list[bool]:
+        """Which leads a band has."""
+        return [True]
+
+    def params_of(self, band: str, names: Iterable[str]) -> list[str]:
+        """Which params a band has."""
+        return list(names)
 
     def read_calendar(self, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
         """The zone of each client (clients,), and time of day and weekday (zones, time, 2), scaled."""
@@ -134,6 +148,14 @@ class Aligned:
     def bands(self) -> tuple[str, ...]:
         """short, long or both."""
         return (*(["short"] if self.first <= self.num_short else []), *(["long"] if self.last > self.num_short else []))
+
+    def leads_of(self, band: str) -> list[bool]:
+        """Which of the evaluated leads a band has."""
+        return [(lead <= self.num_short) == (band == "short") for lead in self.leads]
+
+    def params_of(self, band: str, names: Iterable[str]) -> list[str]:
+        """Which params a band has."""
+        return [name for name in names if name.startswith(f"{band}.")]
 
     def read_calendar(self, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
         """The zone of each client (clients,), and time of day, weekday and holidays (zones, time, 3)."""

@@ -129,6 +129,11 @@ class Task:
         """(clients,) training windows."""
         return self.origins["train"].counts
 
+    def may_export(self, row: int) -> bool:
+        """Whether a client's load can be negative: it has been, before the test part."""
+        begin, _, test, _ = self.bounds[row]
+        return bool(np.nanmin(self.panel.load[row, begin:test]) < 0)
+
     def each_client(self) -> Iterator[int]:
         """The row of each client in turn; arrays in files take no more memory than some clients' rows."""
         return forgetting(range(self.panel.num_clients), self.series, self.panel.load, self.panel.covariates)

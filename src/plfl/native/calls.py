@@ -64,35 +64,18 @@ def dense_backward(
     return d_weight, d_bias, d_slope, d_inputs
 
 
-def days_forward(
-    weight: jax.Array,
-    bias: jax.Array,
-    mix: jax.Array,
-    distance: jax.Array,
-    likeness: jax.Array,
-    changes: jax.Array,
-    is_known: jax.Array,
-) -> jax.Array:
-    """Means and spreads (batch, 4 heads) of what past days did next."""
-    args = (weight, bias, mix, distance, likeness, changes, is_known)
+def days_forward(*args: jax.Array) -> jax.Array:
+    """Means and spreads (batch, 4 heads) of what past days did next.
+
+    From weight, bias, mix and distance, likeness, changes and, as 0 or 1, whether a day is known.
+    """
+    mix, likeness = args[2], args[4]
     return _call("plfl_days_forward", [(likeness.shape[0], 4 * mix.shape[0])], *args)[0]
 
 
-def days_backward(
-    weight: jax.Array,
-    bias: jax.Array,
-    mix: jax.Array,
-    distance: jax.Array,
-    likeness: jax.Array,
-    changes: jax.Array,
-    is_known: jax.Array,
-    d_outputs: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Gradients of weight, bias, mix and distance."""
-    shapes = [weight.shape, bias.shape, mix.shape, distance.shape]
-    args = (weight, bias, mix, distance, likeness, changes, is_known, d_outputs)
-    d_weight, d_bias, d_mix, d_distance = _call("plfl_days_backward", shapes, *args)
-    return d_weight, d_bias, d_mix, d_distance
+def days_backward(*args: jax.Array) -> tuple[jax.Array, ...]:
+    """Gradients of weight, bias, mix and distance, from the same and the gradient of the outputs."""
+    return tuple(_call("plfl_days_backward", [param.shape for param in args[:4]], *args))
 
 
 def adam(numbers: jax.Array, params: Arrays, moments: Sequence[Arrays], gradient: Arrays) -> list[list[jax.Array]]:
