@@ -49,7 +49,7 @@ def seconds_per_step(step: Callable[[Any, Any], Any], state: Any, along: jax.Arr
     for _ in range(repeats):
         begun = time.perf_counter()
         jax.block_until_ready(compiled(state, along))
-        best = min(best, (time.perf_counter() - begun) / len(along))
+        best = min(best, (time.perf_counter() - begun) / len(jax.tree.leaves(along)[0]))
     return best
 
 

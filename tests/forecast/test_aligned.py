@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
-from plfl.forecast.aligned import Inputs, Series, cut, make_layout
+from plfl.forecast.aligned import Inputs, Series, cut, make_layout, plain_cut_days
+from plfl.forecast.lookback import cut_days
 from plfl.forecast.views import make_view
 from plfl.forecast.windows import PARTS, Task, make_task
 from plfl.recipes import forecast
@@ -47,7 +48,12 @@ def made_series(layout, num_days: int = 10, seed: int = 0) -> Series:
     covariates = rng.normal(size=(len(times), layout.num_covariates))
     load = rng.normal(size=len(times))
     load[rng.random(len(times)) < 0.1] = np.nan
-    return Series(*(array.astype(np.float32) for array in (load, covariates, calendar)))
+    return as_series(load, covariates, calendar)
+
+
+def as_series(load, covariates, calendar) -> Series:
+    readings = np.concatenate([load[:, None], covariates], axis=1)
+    return Series(readings.astype(np.float32), calendar[None].astype(np.float32))
 
 
 def cut_one(series: Series, layout, origin: int, lead: int) -> Inputs:
@@ -69,7 +75,7 @@ def assert_causal(layout, origin: int, lead: int, seed: int) -> None:
     load, covariates = series.load.copy(), series.covariates.copy()
     load[later], covariates[later] = other.load[later], other.covariates[later]
     covariates[later, given] = series.covariates[later, given]
-    changed = Series(load, covariates, series.calendar)
+    changed = as_series(load, covariates, series.calendar)
     assert_same(cut_one(series, layout, origin, lead), cut_one(changed, layout, origin, lead))
 
 
@@ -86,6 +92,44 @@ def test_jax_cuts_what_numpy_cuts_on_a_panel_with_gaps(minutes, history_days):
         leads = rng.integers(1, layout.day + 1, len(origins)).astype(origins.dtype)
         ours, theirs = jitted(series, origins, leads), cut(np, series, layout, origins, leads)
         assert_same(ours, theirs, features=3e-6, likeness=1e-6, changes=1e-6)
+
+
+@pytest.mark.parametrize("has_kernels", [True, False])
+@pytest.mark.parametrize(("minutes", "history_days"), [*product(INTERVALS, [None]), (30, 9)])
+def test_past_days_are_cut_alike_with_and_without_kernels(monkeypatch, minutes, history_days, has_kernels):
+    if not has_kernels:
+        monkeypatch.setattr("plfl.native.dispatch.is_available", lambda: False)
+    task = task_with_gaps(minutes, history_days)
+    layout = task.view.layout._replace(ahead=())
+    origins = np.concatenate([task.origins[part][1][:200] for part in PARTS])
+    leads = np.random.default_rng(0).integers(1, 2 * layout.day, len(origins)).astype(np.int32)
+    series = task.view.series(task.client(1))
+    ours = jax.jit(lambda *pairs: cut_days(series, layout, *pairs))(origins, leads)
+    theirs = plain_cut_days(np, series, layout, origins, leads)
+    for mine, expected in zip(ours, theirs, strict=True):
+        assert mine.dtype == expected.dtype
+        np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-6)
+
+
+def test_past_days_of_many_clients_and_batches_are_those_of_each_alone():
+    """Zones differ between clients, calendars are shared by all, and batches share a client's series."""
+    layout = make_layout(60, 4, 6, 2)
+    rng = np.random.default_rng(0)
+    all_series = [made_series(layout, seed=seed) for seed in range(3)]
+    readings = np.stack([series.readings for series in all_series])
+    calendars = np.concatenate([all_series[0].calendars, 1 - all_series[0].calendars])
+    zones = np.array([0, 1, 0], np.int32)
+    origins, leads = (rng.integers(low, high, (3, 4, 9), np.int32) for low, high in ((0, 240), (1, 49)))
+
+    def of_client(readings, zone, origins, leads):
+        return jax.vmap(lambda *pairs: cut_days(Series(readings, calendars, zone), layout, *pairs))(origins, leads)
+
+    together = jax.jit(jax.vmap(of_client))(readings, zones, origins, leads)
+    for row, batch in product(range(3), range(4)):
+        series = Series(readings[row], calendars, zones[row])
+        alone = plain_cut_days(np, series, layout, origins[row, batch], leads[row, batch])
+        for ours, theirs in zip(together, alone, strict=True):
+            np.testing.assert_allclose(ours[row, batch], theirs, rtol=0, atol=1e-6)
 
 
 @settings(deadline=None, max_examples=60)
@@ -132,7 +176,7 @@ def test_nothing_before_the_training_part_is_read(what):
 def test_an_unknown_week_is_replaced_by_the_day_before_and_marked(minutes):
     layout = make_layout(minutes, 4, 0, 0)
     series = made_series(layout, num_days=10)
-    series = series._replace(load=np.arange(len(series.load), dtype=np.float32) / 100)
+    series = as_series(np.arange(len(series.load), dtype=np.float32) / 100, series.covariates, series.calendar)
     num_day, num_week = len(layout.around_day), len(layout.around_week)
 
     def lags_of(origin: int) -> tuple[np.ndarray, np.ndarray, float, float]:
@@ -161,7 +205,7 @@ def test_inputs_are_finite_where_only_the_lookback_is_known(minutes):
     load = np.full_like(series.load, np.nan)
     origin = 8 * layout.day
     load[origin - 3 : origin + 1] = [1, 2, 4, 8]
-    found = cut_one(series._replace(load=load), layout, origin, 3)
+    found = cut_one(as_series(load, series.covariates, series.calendar), layout, origin, 3)
     assert all(np.isfinite(array).all() for array in found)
     assert not found.is_known.any()
     assert not found.changes.any()
@@ -171,7 +215,8 @@ def test_inputs_are_finite_where_only_the_lookback_is_known(minutes):
 def test_a_past_day_tells_what_it_did_after_the_same_time_of_day():
     layout = make_layout(60, 2, 2, 0)
     load = np.arange(96, dtype=np.float32) ** 2
-    series = made_series(layout, num_days=4)._replace(load=load)
+    series = made_series(layout, num_days=4)
+    series.load[:] = load
     found = cut_one(series, layout, 60, 5)
     np.testing.assert_array_equal(found.changes[0, :, 0], [41**2 - 36**2, 17**2 - 12**2])
     np.testing.assert_array_equal(found.changes[0, :, 1], [41**2 - 60**2, 17**2 - 60**2])

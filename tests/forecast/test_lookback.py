@@ -40,13 +40,14 @@ def values_and_gradients(layer, weights, *arguments):
 
 
 def assert_equals_its_reference(rng, *arguments):
+    """A spread near its least, 1e-3, has 500 times the rounding of its variance."""
     weights = rng.normal(0, 1, (len(arguments[4]), 4 * HEADS)).astype(np.float32)
     ours = values_and_gradients(layer, weights, *arguments)
     theirs = values_and_gradients(reference, weights, *arguments)
     for mine, expected in zip(ours, theirs, strict=True):
         assert mine.shape == expected.shape
         scale = max(1.0, float(np.abs(expected).max()))
-        np.testing.assert_allclose(np.asarray(mine) / scale, np.asarray(expected) / scale, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(np.asarray(mine) / scale, np.asarray(expected) / scale, rtol=0, atol=5e-5)
 
 
 @settings(max_examples=8, deadline=None)

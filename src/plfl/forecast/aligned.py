@@ -10,7 +10,8 @@ All offsets are durations. The code is the same for JAX, which trains, and for N
 is the library. Nothing in here imports JAX.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ _DAY_HARMONICS, _WEEK_HARMONICS = 8, 3
 _LEAD_CENTRES = np.linspace(0.0, 6.6, 8, dtype=np.float32)
 """In powers of two of a quarter of an hour."""
 _LEAD_WIDTH = np.float32(0.8)
-_RECENCY = 14.0
+RECENCY = 14.0
 """Days; a scale for how long ago a day was."""
 
 
@@ -113,16 +114,35 @@ class Inputs(NamedTuple):
 class Series(NamedTuple):
     """One client's scaled series."""
 
-    load: Any
-    """(time,) NaN where unknown."""
-    covariates: Any
-    """(time, covariates) 0 where unknown."""
-    calendar: Any
-    """(time, 3) share of the local day, weekday / 7, and whether it is a holiday; reaches to the last target."""
+    readings: Any
+    """(time, 1 + covariates) the load, NaN where unknown, and covariates, 0 where unknown."""
+    calendars: Any
+    """(zones, time, 3) share of the local day, weekday / 7, and whether it is a holiday; reach to the last target."""
+    zone: Any = 0
+    """() the client's zone."""
+
+    @property
+    def load(self) -> Any:
+        """(time,)"""
+        return self.readings[:, 0]
+
+    @property
+    def covariates(self) -> Any:
+        """(time, covariates)"""
+        return self.readings[:, 1:]
+
+    @property
+    def calendar(self) -> Any:
+        """(time, 3)"""
+        return self.calendars[self.zone]
 
 
-def cut(xp: Any, series: Series, layout: Layout, origins: Any, leads: Any) -> Inputs:
-    """The inputs of pairs of origin and lead, both (batch,)."""
+def cut(
+    xp: Any, series: Series, layout: Layout, origins: Any, leads: Any, cut_days: Callable[..., Any] | None = None
+) -> Inputs:
+    """The inputs of pairs of origin and lead, both (batch,); `cut_days` may stand in for `plain_cut_days`."""
+    cut_days = cut_days or partial(plain_cut_days, xp)
+    past = cut_days(series, layout, origins, leads) if layout.num_days else None
     base = series.load[origins][:, None]
     origins, leads = origins[:, None], leads[:, None]
     columns = [_recent(xp, series, layout, origins, base)]
@@ -131,10 +151,10 @@ def cut(xp: Any, series: Series, layout: Layout, origins: Any, leads: Any) -> In
     columns += [_calendar(xp, series, layout, origins + leads), _weather(xp, series, layout, origins, leads)]
     columns.append(_lead(xp, layout, leads))
     features = xp.concatenate(columns, axis=-1)
-    if not layout.num_days:
+    if past is None:
         nothing = xp.zeros((base.shape[0], 0, 0), np.float32)
-        return Inputs(features, nothing, nothing, xp.zeros((base.shape[0], 0), bool))
-    return Inputs(features, *_days(xp, series, layout, origins, leads, base))
+        past = nothing, nothing, xp.zeros((base.shape[0], 0), bool)
+    return Inputs(features, *past)
 
 
 def _at(xp: Any, load: Any, times: Any) -> Any:
@@ -208,9 +228,11 @@ def _lead(xp: Any, layout: Layout, leads: Any) -> Any:
     return xp.concatenate([leads.astype(np.float32) / layout.day, bumps], axis=-1)
 
 
-def _days(xp: Any, series: Series, layout: Layout, origins: Any, leads: Any, base: Any) -> tuple[Any, Any, Any]:
+def plain_cut_days(xp: Any, series: Series, layout: Layout, origins: Any, leads: Any) -> tuple[Any, Any, Any]:
     """Likeness (batch, days, likenesses), changes (batch, days, 2) and which days were read (batch, days)."""
     load, day = series.load, layout.day
+    origins, leads = origins[:, None], leads[:, None]
+    base = load[origins]
     back = np.arange(1, layout.num_days + 1) * day
     path = np.array((0, *layout.path))
     then = origins - back  # (batch, days)
@@ -233,7 +255,7 @@ def _days(xp: Any, series: Series, layout: Layout, origins: Any, leads: Any, bas
             (xp.abs(arrived[:, :1, 1] - arrived[:, 1:, 1]) < 1e-3).astype(np.float32),
             xp.abs(is_off_then[:, :1] - is_off_then[:, 1:]),
             xp.abs(is_off[:, :1] - is_off[:, 1:]),
-            xp.broadcast_to(((back / day - 1) / _RECENCY).astype(np.float32), shape),
+            xp.broadcast_to(((back / day - 1) / RECENCY).astype(np.float32), shape),
             xp.broadcast_to((back == day).astype(np.float32), shape),
             xp.broadcast_to(leads.astype(np.float32) / day, shape),
         ],

@@ -367,7 +367,10 @@ class ClientModel:
     def _ask(self, now: "_Now", covariates: np.ndarray, ahead: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The published quantiles (points, quantiles), scaled, and which of them are the model's own."""
         view, leads, origins = self.view, ahead.tolist(), np.array([now.origin])
-        series = Series(now.load, covariates, self._calendar(now.start, now.origin + view.last + 1))
+        load = np.full((len(covariates), 1), np.nan, np.float32)
+        load[: now.origin + 1, 0] = now.load[: now.origin + 1]
+        readings = np.concatenate([load, covariates], axis=1)
+        series = Series(readings, self._calendar(now.start, now.origin + view.last + 1)[None])
         width = next(len(array) for name, array in self.params.items() if name.endswith("body.0.bias"))
         shape = Shape(view.layout, view.bands, width, view.num_outputs)
         with np.errstate(over="ignore", invalid="ignore"):

@@ -1,18 +1,38 @@
-"""The layer of `analog` that looks back at past days: native on a CPU, XLA's on a GPU.
+"""Looking back at past days: how they are cut from a series, and the layer of `analog` that weighs them.
 
-`look_back` equals `plain_look_back`; a test holds them equal, gradients of the params included. The rest of its
-arguments are data, whose gradient is zero. The way back begins with the inputs again: XLA finds that it has the sums.
+Native on a CPU, XLA's on a GPU. `cut_days` equals `plain_cut_days` and `look_back` equals `plain_look_back`; tests hold
+them equal, gradients of the params included. The rest is data, whose gradient is zero.
 """
 
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from plfl.forecast.aligned import Inputs
+from plfl.forecast.aligned import RECENCY, Inputs, Layout, Series, plain_cut_days
 from plfl.forecast.analog import plain_look_back
 from plfl.native import calls
 from plfl.native.dispatch import on_device
+
+
+def cut_days(
+    series: Series, layout: Layout, origins: jax.Array, leads: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Likeness (batch, days, likenesses), changes (batch, days, 2) and which days were read (batch, days)."""
+
+    def native(*args: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        offsets = jnp.asarray((layout.day, *layout.path), jnp.int32)
+        recency = jnp.asarray(np.arange(layout.num_days) / RECENCY, jnp.float32)
+        likeness, changes, is_known = calls.cut_days(*args, offsets, recency)
+        return likeness, changes, is_known > 0
+
+    def xla(*args: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        return plain_cut_days(jnp, Series(*args[:3]), layout, *args[3:])
+
+    readings, calendars = jnp.asarray(series.readings), jnp.asarray(series.calendars)
+    whole = (jnp.asarray(numbers, jnp.int32) for numbers in (series.zone, origins, leads))
+    return on_device(readings, calendars, *whole, native=native, xla=xla)
 
 
 def look_back(params: Sequence[jax.Array], cut: Inputs) -> jax.Array:

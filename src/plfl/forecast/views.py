@@ -166,7 +166,7 @@ class Aligned:
 
     def series(self, data: ClientData) -> Series:
         """A client's series as `aligned` reads it."""
-        return Series(data.series[:, 0], data.series[:, 1:], data.calendar[data.zone])
+        return Series(data.series, data.calendar, data.zone)
 
     def pick(self, data: ClientData, key: "jax.Array", num_steps: int, batch: int) -> tuple["jax.Array", "jax.Array"]:
         """Origins and leads (steps, batch): origins uniformly with replacement, leads evenly by their logarithm.
@@ -199,12 +199,14 @@ class Aligned:
         """Inputs by band, and the changes (batch,) up to the targets; NaN where a target is unknown or too late."""
         import jax.numpy as jnp
 
+        from plfl.forecast.lookback import cut_days
+
         series = self.series(data)
         origins, leads = (jnp.ravel(values) for values in windows)
         found = []
         begin = 0
         for _, _, end in self._shares(windows[0].shape[-1]):
-            found.append(aligned.cut(jnp, series, self.layout, origins[begin:end], leads[begin:end]))
+            found.append(aligned.cut(jnp, series, self.layout, origins[begin:end], leads[begin:end], cut_days))
             begin = end
         times = origins + leads
         reached = jnp.where(times < data.end, jnp.asarray(series.load)[times], jnp.nan)
@@ -217,15 +219,22 @@ class Aligned:
         """Scaled forecasts (windows, leads, outputs), outputs rising, for the windows with these origins."""
         import jax.numpy as jnp
 
-        return self.forecast_with(jnp, lambda inputs: apply(params, inputs), self.series(data), origins, self.leads)
+        from plfl.forecast.lookback import cut_days
 
-    def forecast_with(self, xp: Any, apply: Any, series: Series, origins: Any, leads: Sequence[int]) -> Any:
+        def of_params(inputs: tuple[Inputs, ...]) -> "jax.Array":
+            return apply(params, inputs)
+
+        return self.forecast_with(jnp, of_params, self.series(data), origins, self.leads, cut_days)
+
+    def forecast_with(
+        self, xp: Any, apply: Any, series: Series, origins: Any, leads: Sequence[int], cut_days: Any = None
+    ) -> Any:
         """The same for any leads, in JAX or NumPy; `apply` maps inputs by band to outputs."""
         inputs = []
         for band in self.bands:
             own = [lead for lead in leads if (lead <= self.num_short) == (band == "short")]
             pairs = (xp.tile(origins, len(own)), xp.repeat(xp.asarray(own, dtype=origins.dtype), origins.shape[0]))
-            inputs.append(aligned.cut(xp, series, self.layout, *pairs))
+            inputs.append(aligned.cut(xp, series, self.layout, *pairs, cut_days))
         outputs = apply(tuple(inputs)).reshape(len(leads), origins.shape[0], -1)
         outputs = xp.sort(outputs, axis=-1) + self._base(xp, series, origins)[:, None]
         return xp.swapaxes(outputs, 0, 1)

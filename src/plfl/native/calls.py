@@ -78,6 +78,18 @@ def days_backward(*args: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(_call("plfl_days_backward", [param.shape for param in args[:4]], *args))
 
 
+def cut_days(*args: jax.Array) -> tuple[jax.Array, ...]:
+    """Likeness, changes and, as 0 or 1, whether a day is known.
+
+    From readings, calendars, zone, origins and leads, the intervals of a day and of the path, and how long ago each day
+    was. Under `vmap`, what all rows share is passed once.
+    """
+    readings, origins, offsets, recency = args[0], args[3], args[5], args[6]
+    shape = (origins.shape[0], recency.shape[0])
+    num_seen = offsets.shape[0] - 1 + 7 + readings.shape[1] - 1
+    return tuple(_call("plfl_cut_days", [(*shape, num_seen), (*shape, 2), shape], *args, vmap_method="expand_dims"))
+
+
 def adam(numbers: jax.Array, params: Arrays, moments: Sequence[Arrays], gradient: Arrays) -> list[list[jax.Array]]:
     """The next params and moments: (m, v), or (m, v, its top) for AMSGrad; `numbers` (7,) as in kernels.c."""
     name = "plfl_adam" if len(moments) == 2 else "plfl_adam_ams"
@@ -90,4 +102,4 @@ def adam(numbers: jax.Array, params: Arrays, moments: Sequence[Arrays], gradient
 
 def _call(name: str, shapes: Sequence[tuple[int, ...]], *arrays: jax.Array, **options: Any) -> list[jax.Array]:
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    return list(jax.ffi.ffi_call(name, results, vmap_method="broadcast_all", **options)(*arrays))
+    return list(jax.ffi.ffi_call(name, results, **{"vmap_method": "broadcast_all", **options})(*arrays))

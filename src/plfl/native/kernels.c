@@ -744,6 +744,104 @@ static XLA_FFI_Error *run_days_backward(XLA_FFI_CallFrame *frame) {
   return NULL;
 }
 
+/* ---- the past days of pairs of origin and lead: what `forecast.aligned` calls `plain_cut_days` ---- */
+
+/* Client n's part of an argument; of those that all clients share there is but one. */
+static const void *part_of(XLA_FFI_CallFrame *frame, int k, int rank, int64_t n) {
+  XLA_FFI_Buffer *shape = answer(frame, 2), *buffer = argument(frame, k);
+  int num_leading = (int)shape->rank - 2;
+  int64_t at = 0, stride = count(buffer, 0) / count(buffer, rank), step = stride;
+  for (int i = num_leading - 1; i >= 0; i--) {
+    int64_t size = buffer->rank > rank ? buffer->dims[i] : 1;
+    if (size > 1) at += n % shape->dims[i] * step;
+    step *= size;
+    n /= shape->dims[i];
+  }
+  return (const float *)buffer->data + at;
+}
+
+/* One client's series and the calendar of its zone. */
+typedef struct {
+  const float *readings, *calendar;
+  int num_readings, width, num_times, columns;
+} Own;
+
+INLINE int64_t within(int64_t time, int64_t num) { return time < 0 ? 0 : time >= num ? num - 1 : time; }
+INLINE const float *reading(const Own *own, int64_t time) {
+  return own->readings + within(time, own->num_readings) * own->width;
+}
+INLINE float load_at(const Own *own, int64_t time) { return time < 0 ? NAN : *reading(own, time); }
+INLINE const float *date(const Own *own, int64_t time) {
+  return own->calendar + within(time, own->num_times) * own->columns;
+}
+INLINE int is_off(const float *date) { return (date[1] > 4.5f / 7) | (date[2] > 0); }
+
+/* Loads at some times before `time`, relative to a level; 0 where unknown. */
+INLINE void read_path(const Own *own, float *restrict to, const int32_t *restrict path, int num, int64_t time,
+                      int64_t longest, float level) {
+  if (time < longest) {
+    for (int p = 0; p < num; p++) to[p] = load_at(own, time - path[p]);
+  } else {
+    const float *from = own->readings + time * own->width;
+    for (int p = 0; p < num; p++) to[p] = from[-path[p] * own->width];
+  }
+  for (int p = 0; p < num; p++) {
+    float change = to[p] - level;
+    to[p] = isfinite(change) ? change : 0;
+  }
+}
+
+/* (readings, calendars, zone, origins, leads, offsets, recency) -> (likeness, changes, is_known) */
+static XLA_FFI_Error *run_cut_days(XLA_FFI_CallFrame *frame) {
+  XLA_FFI_Buffer *readings = argument(frame, 0), *calendars = argument(frame, 1), *shape = answer(frame, 2);
+  int batch = axis(shape, 2), num_days = axis(shape, 1), num_path = axis(argument(frame, 5), 1) - 1;
+  Own own = {.num_readings = axis(readings, 2), .width = axis(readings, 1), .num_times = axis(calendars, 2),
+             .columns = axis(calendars, 1)};
+  float *seen = floats(answer(frame, 0)), *changes = floats(answer(frame, 1)), *is_known = floats(shape);
+  float *now = (float *)scratch(2 * rounded_up(num_path) / LANES), *past = now + rounded_up(num_path);
+  if (now == NULL) return failure(frame, "out of memory while cutting past days");
+  int64_t num_clients = count(shape, 2), longest = 0;
+  for (int64_t n = 0; n < num_clients; n++) {
+    const int32_t *origins = part_of(frame, 3, 1, n), *leads = part_of(frame, 4, 1, n), *path = part_of(frame, 5, 1, n);
+    const float *recency = part_of(frame, 6, 1, n), *zones = part_of(frame, 1, 3, n);
+    own.readings = part_of(frame, 0, 2, n);
+    own.calendar = zones + (size_t)*(const int32_t *)part_of(frame, 2, 0, n) * own.num_times * own.columns;
+    const int day = *path++;
+    for (int p = 0; p < num_path; p++) longest = path[p] > longest ? path[p] : longest;
+    for (int b = 0; b < batch; b++) {
+      const int64_t origin = origins[b], lead = leads[b];
+      const float base = load_at(&own, origin), share = (float)lead / day, *weather = reading(&own, origin);
+      const float weekday = date(&own, origin + lead)[1];
+      const int off = is_off(date(&own, origin)), off_then = is_off(date(&own, origin + lead));
+      read_path(&own, now, path, num_path, origin, longest, base);
+      for (int d = 0; d < num_days; d++) {
+        const int64_t then = origin - (int64_t)(d + 1) * day;
+        float level = load_at(&own, then), reached = load_at(&own, then + lead);
+        const int known = isfinite(level + reached) & (then + lead <= origin);
+        level = known ? level : base;
+        reached = known ? reached : base;
+        read_path(&own, past, path, num_path, then, longest, level);
+        for (int p = 0; p < num_path; p++) seen[p] = fabsf(now[p] - past[p]);
+        seen += num_path;
+        const float *arrived = date(&own, then + lead), *before = reading(&own, then);
+        seen[0] = fabsf(base - level);
+        seen[1] = fabsf(weekday - arrived[1]) < 1e-3f;
+        seen[2] = off_then != is_off(arrived);
+        seen[3] = off != is_off(date(&own, then));
+        seen[4] = recency[d];
+        seen[5] = d == 0;
+        seen[6] = share;
+        for (int k = 1; k < own.width; k++) seen[6 + k] = fabsf(weather[k] - before[k]);
+        seen += 6 + own.width;
+        *changes++ = reached - level;
+        *changes++ = reached - base;
+        *is_known++ = known;
+      }
+    }
+  }
+  return NULL;
+}
+
 #define HANDLER(name, call) \
   XLA_FFI_Error *name(XLA_FFI_CallFrame *frame) { return is_question(frame) ? NULL : call; }
 
@@ -752,6 +850,7 @@ HANDLER(plfl_lstm_forward, run_lstm_forward(frame, 1))
 HANDLER(plfl_lstm_backward, run_lstm_backward(frame))
 HANDLER(plfl_dense_forward, run_dense_forward(frame))
 HANDLER(plfl_dense_backward, run_dense_backward(frame))
+HANDLER(plfl_cut_days, run_cut_days(frame))
 HANDLER(plfl_days_forward, run_days_forward(frame))
 HANDLER(plfl_days_backward, run_days_backward(frame))
 HANDLER(plfl_adam, run_adam(frame, 0))

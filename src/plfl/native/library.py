@@ -24,6 +24,7 @@ TARGETS = (
     "plfl_lstm_backward",
     "plfl_dense_forward",
     "plfl_dense_backward",
+    "plfl_cut_days",
     "plfl_days_forward",
     "plfl_days_backward",
     "plfl_adam",
