@@ -35,12 +35,12 @@ from plfl.forecast.lookback import look_back
 from plfl.forecast.lstm import lstm
 from plfl.forecast.windows import make_task
 from plfl.native.library import is_available
-from plfl.recipes import paper
+from plfl.recipes import forecast, paper
 
 STEPS = 300
 
 
-def seconds_per_step(step: Callable[[Any, Any], Any], state: Any, along: jax.Array, repeats: int) -> float:
+def seconds_per_step(step: Callable[[Any, Any], Any], state: Any, along: Any, repeats: int) -> float:
     """The time of one step of a scan; what a step returns is the next one's state."""
     program = jax.jit(lambda state, along: jax.lax.scan(lambda s, x: (step(s, x), None), state, along)[0])
     compiled = program.lower(state, along).compile()
@@ -123,8 +123,30 @@ def measure(repeats: int) -> dict[str, float]:
     parts["Adam"] = (adam, carry)
     parts["whole step"] = (lambda carry, at: training.step(carry, at, data, {})[0], carry)
     found = {name: 1e6 * seconds_per_step(step, state, origins, repeats) for name, (step, state) in parts.items()}
-    found["MFLOP"] = count_flop(config, task) / 1e6
-    return found
+    return found | measure_forecaster(repeats) | {"MFLOP": count_flop(config, task) / 1e6}
+
+
+def measure_forecaster(repeats: int) -> dict[str, float]:
+    """Microseconds of what recipe `forecast` does in a step."""
+    config = complete(forecast(device="cpu"))
+    task = make_task(generate(1), config)
+    training = make_plan(config, task).training
+    data = jax.tree.map(jnp.asarray, task.client(0))
+    pairs = training.view.pick(data, jax.random.key(0), STEPS, config.batch)
+    params = training.model.init(jax.random.key(0))
+
+    def cut(total: Any, windows: Any) -> Any:
+        found = jax.lax.optimization_barrier(training.cut(data, windows))  # all of it is made
+        return total + sum(array.ravel()[0].astype(jnp.float32) for array in jax.tree.leaves(found))
+
+    def step(carry: Any, windows: Any) -> Any:
+        return training.step(carry, windows, data, {})[0]
+
+    carry = (params, training.optimizer.init(params))
+    return {
+        f"inputs of {config.batch} pairs": 1e6 * seconds_per_step(cut, jnp.float32(0), pairs, repeats),
+        "whole step of forecast": 1e6 * seconds_per_step(step, carry, pairs, repeats),
+    }
 
 
 def matrix_rate() -> float:

@@ -40,18 +40,19 @@ class Engine:
         devices = spread(devices, self.num_clients)
         self.rows = Rows(stack_clients([task]), training, devices, client_keys(seed, task.panel.ids))
         self._compiled_round: Any = None
+        self._init_model = jax.jit(training.model.init)
+        self._init_clients = jax.jit(jax.vmap(lambda key: training.init_client(personal_key(key))))
         self._predict = jax.jit(self._predict_all)
         self._width = max(int(task.origins[part].counts.max()) for part in PARTS[1:])
         """Windows of a client that are forecast at once, at most: one compiled program serves all parts."""
 
     def init(self) -> FederationState:
         """The state before the first round."""
-        shared, _ = self.training.partition.split(jax.jit(self.training.model.init)(shared_key(self.seed)))
-        init_clients = jax.jit(jax.vmap(lambda key: self.training.init_client(personal_key(key))))
+        shared, _ = self.training.partition.split(self._init_model(shared_key(self.seed)))
         server = self.server.init(shared, self.num_clients)
         if self.is_weighted:
             server = server._replace(weight=jnp.asarray(self.task.num_windows, jnp.float32))
-        return self.place(FederationState(server, init_clients(client_keys(self.seed, self.task.panel.ids))))
+        return self.place(FederationState(server, self._init_clients(client_keys(self.seed, self.task.panel.ids))))
 
     def place(self, state: FederationState) -> FederationState:
         """A state of plain rows, padded and put on the devices."""
