@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plfl.data.counties import standard_offset, zone_of_county
@@ -393,7 +392,7 @@ def _numbers(column: Any, path: Path, name: str) -> np.ndarray:
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         raise fault("PLF311", f"its type is {kind}, and numbers are needed", file=str(path), column=name)
-    return pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float64)
 
 
 def _is_text(kind: Any) -> bool:

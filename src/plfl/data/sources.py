@@ -1,25 +1,21 @@
 """From a source as a person writes it (`bundled:CA`, `meters.csv`) to a checked panel.
 
 A source is KIND:WHAT?option=value&..., or the path of a table, whose options are the table fields of the config
-(`meters.csv?timezone=America/Chicago&unit=Wh`).
+(`meters.csv?timezone=America/Chicago&unit=Wh`). A reader is imported when its kind of source is read: a forecast waits
+for no other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, quote
 
 from plfl.config import GIVEN, TABLE_FIELDS, Config, parse_settings
-from plfl.data.bundled import read_bundled
 from plfl.data.clean import make_panel
-from plfl.data.columns import is_table
-from plfl.data.comstock import read_comstock
-from plfl.data.generated import generated_readings
 from plfl.data.panel import Panel, concatenate
 from plfl.data.readings import Readings, readings_of
 from plfl.data.rules import Finding
 from plfl.data.scratch import Scratch
-from plfl.data.table import read_table
 from plfl.errors import BadInput
 
 
@@ -39,19 +35,23 @@ class Loaded:
         return self.panel
 
 
-def load_sources(sources: Sequence[str], config: Config, scratch: Scratch | None = None) -> Loaded:
-    """The clients of all sources as one panel, whose arrays are where `scratch` has room."""
+def load_sources(
+    sources: Sequence[str], config: Config, scratch: Scratch | None = None, only: str | None = None
+) -> Loaded:
+    """The clients of all sources, or one of them alone, as one panel, whose arrays are where `scratch` has room."""
     if not sources:
         raise BadInput("no data: give at least one source, such as --data bundled:CA")
     scratch = scratch or Scratch()
-    loaded = [load_source(source, config, scratch) for source in sources]
+    loaded = [load_source(source, config, scratch, only) for source in sources]
     panels = [each.panel for each in loaded if each.panel is not None]
     findings = tuple(finding for each in loaded for finding in each.findings)
     return Loaded(concatenate(panels, scratch).sorted(scratch) if panels else None, findings)
 
 
-def load_source(source: str, config: Config | None = None, scratch: Scratch | None = None) -> Loaded:
-    """The panel of one source.
+def load_source(
+    source: str, config: Config | None = None, scratch: Scratch | None = None, only: str | None = None
+) -> Loaded:
+    """The panel of one source, or of one of its clients.
 
     >>> load_source("generated:2?days=7").panel.ids
     ('b001', 'b002')
@@ -65,10 +65,12 @@ def load_source(source: str, config: Config | None = None, scratch: Scratch | No
     kind, colon, what = name.partition(":")
     options = dict(parse_qsl(query.replace("+", quote("+")), keep_blank_values=True))  # Etc/GMT+6 has no space
     if colon and kind in _READERS:
-        return check_readings(_READERS[kind](source, what, options), config, scratch)
+        return check_readings(_READERS[kind](source, what, options), config, scratch, only)
+    from plfl.data.columns import is_table
+
     if is_table(name) or _is_file(name):
         config = _with_options(config, source, options)
-        return check_readings(read_table(name, config), config, scratch)
+        return check_readings(_read_table(name, config), config, scratch, only)
     known = ", ".join(f"{reader}:..." for reader in _READERS)
     raise BadInput(
         f"unknown data source {source!r}; a source is the path of a CSV or Parquet file, or {known} (plfl data list "
@@ -85,12 +87,16 @@ def _is_file(name: str) -> bool:
 
 def load_frame(table: object, config: Config, scratch: Scratch | None = None) -> Loaded:
     """The panel of a pandas, polars or Arrow frame; a panel is checked and passed on."""
-    readings = readings_of(table) if isinstance(table, Panel) else read_table(table, config)
+    readings = readings_of(table) if isinstance(table, Panel) else _read_table(table, config)
     return check_readings(readings, config, scratch)
 
 
-def check_readings(readings: Readings, config: Config, scratch: Scratch | None = None) -> Loaded:
-    """Check readings and put them on one grid."""
+def check_readings(
+    readings: Readings, config: Config, scratch: Scratch | None = None, only: str | None = None
+) -> Loaded:
+    """Check readings, or those of one client, and put them on one grid."""
+    if only is not None:
+        readings = replace(readings, series=(series for series in readings.series if series.id == only))
     panel, findings = make_panel(readings, config, scratch)
     return Loaded(panel and panel.sorted(scratch), tuple(findings))
 
@@ -101,18 +107,30 @@ def _with_options(config: Config, source: str, options: Mapping[str, str]) -> Co
     return Config(**config.model_dump() | values) if values else config
 
 
+def _read_table(table: object, config: Config) -> Readings:
+    from plfl.data.table import read_table
+
+    return read_table(table, config)
+
+
 def _bundled(source: str, what: str, options: dict[str, str]) -> Readings:
+    from plfl.data.bundled import read_bundled
+
     _check_names(source, options, ("buildings",))
     return read_bundled(what, buildings=options.get("buildings"))
 
 
 def _comstock(source: str, what: str, options: dict[str, str]) -> Readings:
+    from plfl.data.comstock import read_comstock
+
     _check_names(source, options, ("state", "upgrade", "buildings"))
     upgrade = _integer(source, "upgrade", options["upgrade"], "upgrade=10") if "upgrade" in options else None
     return read_comstock(Path(what), state=options.get("state"), upgrade=upgrade, buildings=options.get("buildings"))
 
 
 def _generated(source: str, what: str, options: dict[str, str]) -> Readings:
+    from plfl.data.generated import generated_readings
+
     _check_names(source, options, ("days", "minutes", "seed"))
     example = "generated:12?days=90"
     numbers = {name: _integer(source, name, text, example) for name, text in options.items()}

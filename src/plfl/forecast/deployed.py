@@ -564,7 +564,7 @@ def forecast_client(
     if data is None:
         if config is None or GIVEN in config.data:
             raise BadInput(f"{place} has no data of its own; give the meter's recent readings: --data readings.csv")
-        loaded = load_sources(config.data, Config(**config.model_dump() | values))
+        loaded = load_sources(config.data, Config(**config.model_dump() | values), only=model.client)
     else:
         kept = {name: getattr(config, name) for name in _KEPT} if config else {}
         asked = Config(**kept | {"timezone": model.zone} | values)
