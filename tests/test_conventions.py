@@ -23,7 +23,7 @@ LAYERS = [
     {"tuning"},
     {"comparisons", "adapting"},
     {"training"},
-    {"study", "bench", "forecaster"},
+    {"study", "bench", "forecaster", "deploy"},
     {"terminal"},
     {"cli", "__init__"},
     {"__main__"},

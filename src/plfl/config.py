@@ -205,7 +205,7 @@ class Config(BaseModel):
     """How the client's learning rate falls over the rounds."""
     tune_rounds: int = Field(0, ge=0)
     """Rounds that each client goes on alone after the last one, to earn a personal model on its validation part."""
-    tune_lr: Positive = 1e-3
+    tune_lr: Positive = 2e-3
     """Learning rate of that."""
     batch: int = Field(16, ge=1)
     """Windows in a minibatch."""

@@ -128,10 +128,14 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
 
 def count_steps(config: Config, task: Task) -> int:
     """Local steps in a round: the config's, or as many as let a typical client see its windows `max_passes` times."""
+    return count_steps_for(config, task.num_windows)
+
+
+def count_steps_for(config: Config, num_windows: np.ndarray) -> int:
+    """The same for clients with so many windows (clients,)."""
     if config.max_passes is None:
         return config.local_steps
-    num_windows = float(np.median(task.num_windows))
-    enough = config.max_passes * num_windows / (count_batch(config, task) * config.rounds)
+    enough = config.max_passes * float(np.median(num_windows)) / (count_batch_for(config, num_windows) * config.rounds)
     return max(1, min(config.local_steps, round(enough)))
 
 
@@ -140,9 +144,14 @@ def count_batch(config: Config, task: Task) -> int:
 
     Few windows in large batches would be learnt by heart in few steps.
     """
+    return count_batch_for(config, task.num_windows)
+
+
+def count_batch_for(config: Config, num_windows: np.ndarray) -> int:
+    """The same for clients with so many windows (clients,)."""
     if config.max_passes is None:
         return config.batch
-    return min(config.batch, max(_LEAST_BATCH, 8 * round(float(np.median(task.num_windows)) / 256)))
+    return min(config.batch, max(_LEAST_BATCH, 8 * round(float(np.median(num_windows)) / 256)))
 
 
 class Federation:

@@ -113,9 +113,18 @@ def file_name(client: str) -> str:
     >>> file_name("meter 7/A")
     'meter%207%2FA.safetensors'
     """
+    return f"{safe_name(client)}.safetensors"
+
+
+def safe_name(client: str) -> str:
+    """What stands for any id in the name of a file or folder; different ids have different ones.
+
+    >>> safe_name("meter 7/A")
+    'meter%207%2FA'
+    """
     name = quote(client, safe="", errors="surrogatepass")
     if name.startswith("."):
         name = name.replace(".", "%2E")
     if len(name) > 150:
         name = f"{name[:100]}-{hashlib.sha256(client.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
-    return f"{name}.safetensors"
+    return name

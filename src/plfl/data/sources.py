@@ -8,7 +8,7 @@ for no other.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, unquote
 
 from plfl.config import GIVEN, TABLE_FIELDS, Config, parse_settings
 from plfl.data.clean import make_panel
@@ -76,6 +76,29 @@ def load_source(
         f"unknown data source {source!r}; a source is the path of a CSV or Parquet file, or {known} (plfl data list "
         "shows what comes with plfl)"
     )
+
+
+def place_source(source: str, folder: Path) -> str:
+    """The same source for a reader who is elsewhere: its relative paths are taken from `folder`.
+
+    >>> place_source("meter.csv?unit=Wh", Path("/data")), place_source("bundled:CA", Path("/data"))
+    ('/data/meter.csv?unit=Wh', 'bundled:CA')
+    """
+    name, _, query = source.partition("?")
+    kind, colon, what = name.partition(":")
+    is_path = not (colon and kind in _READERS)
+    if "?" in str(folder) and (is_path or kind == "comstock"):
+        raise BadInput(f"{folder} has a question mark in its name, which begins the options of a source; rename it")
+    if is_path:
+        name = str(folder / name)
+    elif kind == "comstock":
+        name = f"{kind}:{folder / what}"
+    options = [option.partition("=") for option in query.split("&") if option]
+    placed = [
+        f"{key}={quote(str(folder / unquote(text)))}" if key == "statics" else f"{key}{equals}{text}"
+        for key, equals, text in options
+    ]
+    return "?".join([name, *(["&".join(placed)] if placed else [])])
 
 
 def _is_file(name: str) -> bool:

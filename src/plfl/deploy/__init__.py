@@ -1,0 +1,1 @@
+"""The same round over a real network. Flower's words stay in here."""

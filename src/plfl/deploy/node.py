@@ -1,0 +1,238 @@
+"""A client of a real federation: it answers a server's requests from its own data, on its own disk, by its own rules.
+
+Nothing in here knows which network carries the messages. A request passes the client's policy before anything in it is
+used, and an answer passes the list of what may leave. The training is the simulation's own `client_update`.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plfl.config import Config
+from plfl.data.sources import Loaded
+from plfl.deploy import keepsake
+from plfl.deploy.agreement import Agreement, check_data, own_plan, shared_shapes
+from plfl.deploy.keepsake import Keepsake
+from plfl.deploy.messages import DONE, END, PLAN, READY, UPDATE, Leak, Message, leave, refusal
+from plfl.deploy.policy import fault_of_config, fault_of_layers, fault_of_request
+from plfl.deploy.settings import Policy
+from plfl.errors import BadInput, PlflError
+from plfl.federate.client import ClientState, LocalTraining, client_update
+from plfl.federate.params import batches_key, client_keys, personal_key
+from plfl.federation import Plan
+from plfl.forecast.models import Params
+from plfl.forecast.views import ClientData
+from plfl.forecast.windows import Task, make_task
+from plfl.storage import digest, write_text
+
+_PLAN_FILE = "plan.json"
+log = logging.getLogger("plfl")
+
+Finish = Callable[["Node", Params], None]
+"""What a client does at the end with the last shared params: tune, evaluate, publish, report."""
+
+
+@dataclass
+class Node:
+    """One client, its folder and its rules."""
+
+    client: str
+    folder: Path
+    home: Config
+    """This machine's own settings: its data, how a table is read, its cores."""
+    load: Callable[[Config], Loaded]
+    """Reads and checks the meter's data."""
+    policy: Policy
+    finish: Finish | None = None
+    _plans: dict[tuple[int, int], Plan] = field(default_factory=dict)
+
+    def answer(self, request: Message) -> Message:
+        """What leaves this client upon a request; whatever goes wrong is a refusal with its reason."""
+        try:
+            if fault := fault_of_request(self.policy, request):
+                raise _Refused(fault)
+            said = {PLAN: self._agree, END: self._end}.get(request.kind, self._train)(request)
+            return leave(said, self._shared_names())
+        except (_Refused, BadInput, Leak) as error:
+            reason = str(error)
+        except PlflError as error:
+            reason = f"this client failed: {error}"
+        except OSError as error:
+            reason = f"this client cannot write or read its files: {error.strerror or type(error).__name__}"
+        log.warning("refused: %s", reason)
+        return leave(refusal(self.client, reason), ())
+
+    def _agree(self, request: Message) -> Message:
+        agreement = Agreement.from_json(request.facts["agreement"])
+        self._forget()
+        self._check(agreement)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(self.folder / _PLAN_FILE, agreement.to_json() + "\n")
+        return Message(
+            READY,
+            {
+                "client": self.client,
+                "agreement": agreement.digest,
+                "num_windows": int(self.task.num_windows[0]),
+            },
+        )
+
+    def _check(self, agreement: Agreement) -> None:
+        """Refuse an agreement that this client's rules or data do not allow."""
+        try:
+            config = agreement.settings(self.home)
+        except ValueError as error:
+            raise _Refused(f"the server's settings are not valid here: {error}") from None
+        if fault := fault_of_config(self.policy, config):
+            raise _Refused(fault)
+        self.__dict__["config"] = config
+        check_data(agreement, self.task.panel)
+        if fault := fault_of_layers(self.policy, self._shared_names()):
+            raise _Refused(fault)
+
+    def _forget(self) -> None:
+        for name in ("agreement", "config", "task"):
+            self.__dict__.pop(name, None)
+        self._plans.clear()
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """What was agreed last."""
+        try:
+            return Agreement.from_json((self.folder / _PLAN_FILE).read_text(encoding="utf-8"))
+        except OSError:
+            raise _Refused("this client has agreed to no plan yet") from None
+
+    @cached_property
+    def config(self) -> Config:
+        """The agreed settings, and this machine's own."""
+        return self.agreement.settings(self.home)
+
+    @cached_property
+    def task(self) -> Task:
+        """The meter's own data, windowed."""
+        loaded = self.load(self.config)
+        panel = loaded.usable()
+        if self.client not in panel.ids:
+            raise BadInput(f"the data has no readings of client {self.client!r}; it has {', '.join(panel.ids[:3])}")
+        own = panel.take([panel.ids.index(self.client)])
+        return make_task(own, self.config, loaded.findings)
+
+    def plan(self, local_steps: int | None = None, batch: int | None = None) -> Plan:
+        """How this client trains, with the number of steps and windows that the server asks for."""
+        numbers = (local_steps or self.config.local_steps, batch or self.config.batch)
+        if numbers not in self._plans:
+            self._plans[numbers] = own_plan(self.config, self.task, *numbers)
+        return self._plans[numbers]
+
+    def _shared_names(self) -> tuple[str, ...]:
+        return self.plan().training.partition.shared
+
+    def _train(self, request: Message) -> Message:
+        facts = request.facts
+        self._check_agreed(facts["agreement"])
+        plan = self.plan(facts["local_steps"], facts["batch"])
+        sent = self._sent_params(plan, request)
+        kept = self._recall(plan)
+        asked = (self.agreement.run, facts["round"], facts["base"], facts["local_steps"], facts["batch"])
+        if kept is None or not kept.answers(*asked):
+            before = self._begin(plan, kept, facts["round"])
+            kept = self._update(plan, before, sent, asked)
+            keepsake.keep(self.folder, kept)
+        else:
+            log.info("round %d was asked again: the same answer", facts["round"])
+        return Message(
+            UPDATE,
+            {
+                "client": self.client,
+                "run": kept.run,
+                "round": kept.round_index,
+                "base": kept.base,
+                "num_windows": int(self.task.num_windows[0]),
+                "loss": kept.loss,
+            },
+            {name: np.asarray(value) for name, value in kept.update.items()},
+        )
+
+    def _check_agreed(self, theirs: str) -> None:
+        if theirs != self.agreement.digest:
+            raise _Refused("the server's settings are not those that this client agreed to; it has to ask again")
+
+    def _sent_params(self, plan: Plan, request: Message) -> Params:
+        """The shared params that came, if they are what the request says."""
+        shapes = shared_shapes(plan)
+        if odd := sorted(set(request.arrays) ^ set(shapes)):
+            raise _Refused(f"the server sent parameter {odd[0]!r}, or left it out, against what was agreed")
+        for name, (shape, dtype) in shapes.items():
+            value = request.arrays[name]
+            if value.shape != shape or value.dtype != dtype:
+                raise _Refused(f"parameter {name!r} came as {value.dtype} {value.shape}, not {dtype} {shape}")
+            if not np.isfinite(value).all():
+                raise _Refused(f"parameter {name!r} came with a value that is not finite")
+        sent = {name: np.asarray(request.arrays[name]) for name in shapes}
+        if digest(sent) != request.facts["base"]:
+            raise _Refused("the parameters that came are not those that the request names")
+        return sent  # type: ignore[return-value]
+
+    def newcomer(self, plan: Plan) -> ClientState:
+        """This client's state before its first round."""
+        key = client_keys(self.config.seed, [self.client])[0]
+        return jax.tree.map(np.asarray, jax.jit(plan.training.init_client)(personal_key(key)))
+
+    def _recall(self, plan: Plan) -> Keepsake | None:
+        """The last round of this run, if there is one."""
+        template = jax.eval_shape(plan.training.init_client, jax.random.key(0))
+        shared = {name: np.empty(shape, dtype) for name, (shape, dtype) in shared_shapes(plan).items()}
+        kept = keepsake.recall(self.folder, template, shared)  # type: ignore[arg-type]
+        return kept if kept is not None and kept.run == self.agreement.run else None
+
+    def last_state(self, plan: Plan) -> ClientState:
+        """This client's state after its last round; a newcomer's before the first one."""
+        kept = self._recall(plan)
+        return self.newcomer(plan) if kept is None else kept.after
+
+    def _begin(self, plan: Plan, kept: Keepsake | None, round_index: int) -> ClientState:
+        """The state at which a round begins: after the last one, or before it where the server repeats it."""
+        if kept is None:
+            return self.newcomer(plan)
+        if kept.round_index == round_index:
+            log.info("round %d is asked for with other parameters: trained anew from the state before it", round_index)
+            return kept.before
+        if kept.round_index > round_index:
+            log.warning(
+                "the server went back from round %d to %d; personal layers go on", kept.round_index, round_index
+            )
+        return kept.after
+
+    def _update(self, plan: Plan, before: ClientState, sent: Params, asked: tuple[str, int, str, int, int]) -> Keepsake:
+        run, round_index, base, local_steps, batch = asked
+        key = batches_key(client_keys(self.config.seed, [self.client])[0], round_index)
+        found = _update(plan.training, sent, before, self.task.client(0), key, jnp.int32(round_index))
+        after, change, loss = jax.tree.map(np.asarray, found)
+        return Keepsake(run, round_index, base, local_steps, batch, before, after, change, sent, float(loss))
+
+    def _end(self, request: Message) -> Message:
+        self._check_agreed(request.facts["agreement"])
+        plan = self.plan()
+        sent = self._sent_params(plan, request)
+        if self.finish is not None:
+            self.finish(self, sent)
+        return Message(DONE, {"client": self.client, "run": self.agreement.run})
+
+
+@partial(jax.jit, static_argnums=0)
+def _update(
+    training: LocalTraining, sent: Params, before: ClientState, data: ClientData, key: jax.Array, round_index: jax.Array
+) -> tuple[ClientState, Params, jax.Array]:
+    """`client_update` as one program, the same for every round."""
+    return client_update(training, sent, before, data, key, pace=training.pace(round_index))
+
+
+class _Refused(Exception):
+    """A request that this client does not follow."""

@@ -1,0 +1,280 @@
+"""A federation of separate servers and clients: the simulation's numbers, whatever the network does."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from plfl.config import Config
+from plfl.data.sources import load_frame
+from plfl.deploy.agreement import make_agreement
+from plfl.deploy.coordinator import Coordinator, Failure, Terms
+from plfl.deploy.messages import TRAIN, UPDATE, Message
+from plfl.deploy.node import Node
+from plfl.deploy.settings import Policy
+from plfl.errors import Interrupted, RunFailed
+from plfl.federate.loop import Loop
+from plfl.federate.params import client_keys
+from plfl.federate.round import FederationState, choose_cohort, run_round
+from plfl.federation import Federation, make_plan
+from plfl.forecast.windows import make_task
+from small import assert_trees_close, tiny_config, uneven_panel
+from wires import LocalWire
+
+SOON = Terms(deadline=0.2, settling=0.2, patience=3)
+ANY = Policy(min_batch=1, min_local_steps=1)
+
+
+def make_nodes(folder, panel, policy=ANY, finish=None):
+    def loader(client):
+        own = panel.take([panel.ids.index(client)])
+        return lambda config: load_frame(own, config)
+
+    return {c: Node(c, folder / c, Config(), loader(c), policy, finish) for c in panel.ids}
+
+
+def make_federation(folder, panel, config, terms=SOON, wire=None, **more):
+    minutes = int(panel.interval / np.timedelta64(1, "m"))
+    agreement = make_agreement("run-1", config, minutes, panel.covariate_names, panel.static_names)
+    wire = wire or LocalWire(make_nodes(folder / "clients", panel))
+    ids = more.pop("ids", list(panel.ids))
+    return Coordinator(agreement, lambda: ids, wire, folder / "server", terms, **more), wire
+
+
+def by_the_loop(panel, config):
+    """Shared params, and personal ones by client, of the plain loop on the same data."""
+    task = make_task(panel, config)
+    plan = make_plan(config, task)
+    keys = client_keys(config.seed, panel.ids)
+    loop = Loop(plan.training, plan.server, panel.ids, [task.client(c) for c in range(len(panel.ids))], keys, run="x")
+    state = Federation(config, task, None, jax.devices("cpu")[:1]).engine.init()
+    for at in range(1, config.rounds + 1):
+        cohort = choose_cohort(keys, at, plan.num_asked)
+        state = run_round(FederationState(*state), cohort, at, train=loop, server=plan.server, limits=plan.limits).state
+    return state
+
+
+@pytest.mark.parametrize("server", ["fed_avg", "fed_adam", "fed_avg_adaptive"])
+@pytest.mark.parametrize("personal", ["none", "mlp"])
+def test_separate_servers_and_clients_have_the_numbers_of_the_plain_loop(tmp_path, server, personal):
+    panel, config = uneven_panel(3).sorted(), tiny_config(server=server, personal=personal, rounds=3)
+    coordinator, wire = make_federation(tmp_path, panel, config)
+    coordinator.go()
+    expected = by_the_loop(panel, config)
+    assert_trees_close(coordinator.state.common, expected.server.common, 1e-6)
+    for row, (client, node) in enumerate(wire.nodes.items()):
+        own = node.last_state(node.plan(config.local_steps, config.batch))
+        assert_trees_close(own.personal, jax.tree.map(lambda a, row=row: a[row], expected.clients.personal), 1e-6)
+        assert client in coordinator.done
+
+
+def test_a_cohort_is_the_simulation_s_while_everybody_is_there(tmp_path):
+    panel, config = uneven_panel(5).sorted(), tiny_config(fraction=0.4, rounds=3)
+    coordinator, _ = make_federation(tmp_path, panel, config)
+    coordinator.go()
+    keys = client_keys(config.seed, panel.ids)
+    for row in coordinator.history:
+        cohort = np.asarray(choose_cohort(keys, row["round"], 2))
+        assert row["asked"] == [client for client, is_asked in zip(panel.ids, cohort, strict=True) if is_asked]
+
+
+def test_a_server_that_was_killed_after_a_round_goes_on_with_the_same_numbers(tmp_path):
+    panel, config = uneven_panel(3).sorted(), tiny_config(rounds=4, server="fed_adam")
+    whole, _ = make_federation(tmp_path / "whole", panel, config)
+    whole.go()
+    folder = tmp_path / "cut"
+    for at in (2, 3):
+        stopped, _ = make_federation(folder, panel, config)
+        stopped.is_stopped = lambda stopped=stopped, at=at: len(stopped.history) >= at
+        with pytest.raises(Interrupted, match=f"after round {at} of 4"):
+            stopped.go()
+    last, _ = make_federation(folder, panel, config)
+    last.go()
+    assert [row["round"] for row in last.history] == [1, 2, 3, 4]
+    assert_trees_close(last.state, whole.state, 0)
+
+
+def test_a_request_that_comes_twice_gets_the_same_answer_and_trains_once(tmp_path, monkeypatch):
+    panel, config = uneven_panel(2).sorted(), tiny_config(rounds=1)
+    coordinator, wire = make_federation(tmp_path, panel, config)
+    coordinator.go()
+    request = next(request for client, request in wire.asked if request.kind == TRAIN and client == panel.ids[0])
+    first = next(said for client, said in wire.sent if said.kind == UPDATE and client == panel.ids[0])
+    again = make_nodes(tmp_path / "clients", panel)[panel.ids[0]]  # a client that was restarted
+    monkeypatch.setattr("plfl.deploy.node._update", lambda *args: pytest.fail("trained twice"))
+    said = again.answer(request)
+    assert said.facts == first.facts
+    assert_trees_close(said.arrays, first.arrays, 0)
+
+
+def test_a_client_that_misses_a_round_keeps_its_personal_layers_and_the_round_closes_at_its_deadline(tmp_path):
+    panel, config = uneven_panel(3).sorted(), tiny_config(rounds=3)
+    lost = panel.ids[1]
+
+    def lose(client, said):
+        return None if client == lost and said.facts.get("round") == 2 else said
+
+    wire = LocalWire(make_nodes(tmp_path / "clients", panel), lose)
+    coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
+    coordinator.go()
+    assert coordinator.history[1]["accepted"] == [panel.ids[0], panel.ids[2]]
+    assert coordinator.history[1]["failed"] == {lost: "no answer before the deadline"}
+    assert coordinator.history[1]["seconds"] >= SOON.deadline
+    assert lost in coordinator.history[2]["accepted"]
+    node = wire.nodes[lost]
+    assert int(node.last_state(node.plan(config.local_steps, config.batch)).num_rounds) == 3
+
+
+def test_below_the_quorum_a_round_is_asked_again_and_nothing_is_lost_or_counted_twice(tmp_path):
+    panel, config = uneven_panel(4).sorted(), tiny_config(rounds=2)
+    lost = []
+
+    def lose_three(client, said):
+        if said.kind == UPDATE and said.facts["round"] == 2 and len(lost) < 3:
+            lost.append(client)
+            return None
+        return said
+
+    wire = LocalWire(make_nodes(tmp_path / "clients", panel), lose_three)
+    coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
+    coordinator.go()
+    assert [row["attempt"] for row in coordinator.history] == [1, 2]
+    assert coordinator.history[1]["accepted"] == list(panel.ids)
+    smooth, _ = make_federation(tmp_path / "smooth", panel, config)
+    smooth.go()
+    assert_trees_close(coordinator.state, smooth.state, 0)
+
+
+def test_a_federation_without_enough_clients_stops_with_what_they_said(tmp_path):
+    panel, config = uneven_panel(3).sorted(), tiny_config()
+    wire = LocalWire(make_nodes(tmp_path / "clients", panel, Policy(min_batch=64)))
+    coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
+    with pytest.raises(RunFailed, match=r"missed its quorum 3 times .*below this client's floor of 64"):
+        coordinator.go()
+    wire.absent = set(panel.ids)
+    coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
+    with pytest.raises(RunFailed, match="only 0 of 3 clients are ready, and 2 are needed"):
+        coordinator.go()
+
+
+def test_clients_that_join_during_the_run_take_part_from_the_next_round_on(tmp_path):
+    panel, config = uneven_panel(3).sorted(), tiny_config(rounds=3, server="fed_avg_adaptive")
+    ids = list(panel.ids[:2])
+    wire = LocalWire(make_nodes(tmp_path / "clients", panel))
+
+    def add(coordinator):
+        if len(coordinator.history) == 1 and len(ids) == 2:
+            ids.append(panel.ids[2])
+
+    coordinator, _ = make_federation(tmp_path, panel, config, wire=wire, ids=ids, observer=add)
+    coordinator.go()
+    assert [len(row["accepted"]) for row in coordinator.history] == [2, 3, 3]
+
+
+def test_a_failure_is_asked_once_more_within_the_round(tmp_path):
+    panel, config = uneven_panel(2).sorted(), tiny_config(rounds=1)
+    failures = []
+
+    def fail_once(client, said):
+        if said.kind == UPDATE and not failures:
+            failures.append(client)
+            return Failure("the node crashed")
+        return said
+
+    wire = LocalWire(make_nodes(tmp_path / "clients", panel), fail_once)
+    coordinator, _ = make_federation(tmp_path, panel, config, Terms(deadline=60), wire=wire)
+    coordinator.go()
+    assert coordinator.history[0]["accepted"] == list(panel.ids)
+    assert not coordinator.history[0]["failed"]
+
+
+def test_answers_of_an_earlier_round_never_count_and_are_named(tmp_path):
+    panel, config = uneven_panel(3).sorted(), tiny_config(rounds=2)
+    held = []
+
+    def delay(client, said):
+        if said.kind == UPDATE and said.facts["round"] == 1 and client == panel.ids[0]:
+            held.append((client, said))
+            return None
+        if held and said.kind == UPDATE and said.facts["round"] == 2:
+            wire.waiting.append(held.pop())
+        return said
+
+    wire = LocalWire(make_nodes(tmp_path / "clients", panel), delay)
+    coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
+    coordinator.go()
+    assert coordinator.history[1]["late"] == [panel.ids[0]]
+    assert coordinator.history[1]["accepted"] == list(panel.ids)
+
+
+@pytest.mark.parametrize("what", ["nan", "names", "shape", "weight", "other id", "replay"])
+def test_a_bad_update_is_quarantined_and_the_model_is_that_of_a_round_without_it(tmp_path, what):
+    panel, config = uneven_panel(3).sorted(), tiny_config(rounds=2)
+    bad, first = panel.ids[0], []
+
+    def spoil(client, said):
+        if client != bad or said.kind != UPDATE:
+            return said
+        name, facts, arrays = next(iter(said.arrays)), dict(said.facts), dict(said.arrays)
+        if what == "nan":
+            arrays[name] = arrays[name] * np.float32(np.nan)
+        elif what == "names":
+            arrays["mlp.0.weight"] = arrays[name]
+        elif what == "shape":
+            arrays[name] = arrays[name][None]
+        elif what == "weight":
+            facts["num_windows"] = -1
+        elif what == "other id":
+            facts["client"] = panel.ids[1]
+        elif what == "replay":
+            first.append(said)
+            arrays = dict(first[0].arrays)
+            return said if len(first) == 1 else Message(UPDATE, facts, arrays)
+        return Message(UPDATE, facts, arrays)
+
+    wire = LocalWire(make_nodes(tmp_path / "bad" / "clients", panel), spoil)
+    coordinator, _ = make_federation(tmp_path / "bad", panel, config, wire=wire)
+    coordinator.go()
+
+    def lose(client, said):
+        is_lost = client == bad and said.kind == UPDATE and not (what == "replay" and said.facts["round"] == 1)
+        return None if is_lost else said
+
+    lost = LocalWire(make_nodes(tmp_path / "lost" / "clients", panel), lose)
+    without, _ = make_federation(tmp_path / "lost", panel, config, wire=lost)
+    without.go()
+    assert_trees_close(coordinator.state, without.state, 0)
+    assert bad in coordinator.history[1]["quarantined"][0]["client"]
+
+
+def test_a_disk_that_is_full_at_the_server_ends_it_with_what_is_safe(tmp_path, monkeypatch):
+    panel, config = uneven_panel(2).sorted(), tiny_config(rounds=3)
+    coordinator, _ = make_federation(tmp_path, panel, config)
+    save = Coordinator._save
+
+    def full(self):
+        if len(self.history) == 2:
+            monkeypatch.setattr("plfl.federate.checkpoint.save", _no_room)
+        save(self)
+
+    monkeypatch.setattr(Coordinator, "_save", full)
+    with pytest.raises(RunFailed, match=r"No space left on device.*round 1 is safe"):
+        coordinator.go()
+
+
+def _no_room(*args):
+    raise OSError(28, "No space left on device")
+
+
+def test_thirty_percent_of_dropouts_hang_nothing(tmp_path):
+    panel, config = uneven_panel(5).sorted(), tiny_config(rounds=6, local_steps=8)
+    rng = np.random.default_rng(0)
+
+    def drop(client, said):
+        return None if said.kind == UPDATE and rng.random() < 0.3 else said
+
+    wire = LocalWire(make_nodes(tmp_path / "clients", panel), drop)
+    coordinator, _ = make_federation(tmp_path, panel, config, replace(SOON, deadline=0.02), wire=wire)
+    coordinator.go()
+    assert len(coordinator.history) == 6
