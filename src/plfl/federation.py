@@ -25,7 +25,7 @@ from plfl.federate.partition import make_partition
 from plfl.federate.round import FederationState, cohort_size
 from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, ServerState
 from plfl.federate.stream import Stream
-from plfl.forecast.models import Model, Params, check_model, make_loss, make_model
+from plfl.forecast.models import Model, Params, check_model, make_model, make_objective
 from plfl.forecast.windows import Task
 from plfl.native.library import is_available
 
@@ -84,7 +84,7 @@ class Plan:
         state = jax.eval_shape(self.training.init_client, jax.random.key(0))
         kept = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(state))
         series = int(np.prod(self.task.series.shape[1:])) + int(self.task.num_windows.max())
-        return 4 * (series + 2 * kept + 4 * self.num_shared_params)
+        return 4 * (series + 2 * kept + 5 * self.num_shared_params)
 
     @property
     def is_weighted(self) -> bool:
@@ -104,7 +104,7 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
     client_settings, server_settings = optimizer_settings(config)
     training = LocalTraining(
         model=model,
-        loss=make_loss(config.loss, task.view),
+        objective=make_objective(config.loss, task.view, model),
         partition=partition,
         optimizer=CLIENT_OPTIMIZERS[config.client](**client_settings),
         view=task.view,

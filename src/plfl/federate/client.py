@@ -15,7 +15,8 @@ import optax
 
 from plfl.federate.params import subtract
 from plfl.federate.partition import Partition
-from plfl.forecast.models import Loss, Model, Params
+from plfl.forecast.fused import Objective
+from plfl.forecast.models import Model, Params
 from plfl.forecast.views import ClientData, View
 from plfl.native import calls
 from plfl.native.dispatch import on_device
@@ -121,7 +122,7 @@ class LocalTraining(NamedTuple):
     """Everything about local training that is the same for all clients."""
 
     model: Model
-    loss: Loss
+    objective: Objective
     partition: Partition
     optimizer: ClientOptimizer
     view: View
@@ -188,7 +189,7 @@ class LocalTraining(NamedTuple):
         inputs, targets = batch
 
         def loss_of(params: Params) -> jax.Array:
-            return self.loss(self.model.apply(params, inputs), targets)
+            return self.objective(params, inputs, targets)
 
         with jax.default_matmul_precision(self.precision):
             loss, gradient = jax.value_and_grad(loss_of)(params)
@@ -216,8 +217,8 @@ class LocalTraining(NamedTuple):
             moments=moments if self.keeps_moments else (),
             num_rounds=client.num_rounds + 1,
         )
-        numbers = jax.tree.leaves((params, after.moments))
-        is_finite = jnp.stack([jnp.isfinite(value).all() for value in numbers]).all()
+        numbers = jnp.concatenate([jnp.ravel(value) for value in jax.tree.leaves((params, after.moments))])
+        is_finite = jnp.isfinite(numbers).all()  # one reduction: many take long to compile
         kept = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), after, client)
         return kept, subtract(shared, server_shared), is_finite
 

@@ -62,6 +62,13 @@ def param_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     return dict(sorted(found.items()))
 
 
+def band_names(band: str) -> list[str]:
+    """The params of a band that looks at past days, in the order of the layers."""
+    body = [f"body.{k}.{what}" for k in range(_NUM_BLOCKS + 1) for what in ("weight", "bias")]
+    own = [*(f"days.{name}" for name in _DAYS), *body, "head.weight", "head.bias", "skip.weight"]
+    return [f"{band}.{name}" for name in own]
+
+
 def spread_of(name: str, fan_in: int) -> float:
     """The standard deviation that a param starts with; 0 for what starts at zero."""
     if name.endswith("bias") or ".head." in name or ".skip." in name:

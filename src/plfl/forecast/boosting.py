@@ -1,7 +1,8 @@
 """Boosted trees: LightGBM per client, on the model's own inputs, the strong baseline without any federation.
 
 L1 loss on the change from the load at the origin, up to 400 trees, stopped early on the client's validation part, which
-also chooses the number of leaves where several are tried. Needs the extra `baselines`.
+also chooses the number of leaves where several are tried, and whether the past days are among the inputs: with all of
+them trees are often worse. Needs the extra `baselines`.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 
 from plfl.errors import BadInput
 from plfl.forecast.ridge import cut_windows
+from plfl.forecast.views import Aligned
 from plfl.forecast.windows import Task
 
 NUM_TREES = 400
@@ -74,16 +76,23 @@ def import_lightgbm() -> ModuleType:
 
 
 def _boost(lightgbm: ModuleType, task: Task, row: int, part: str, tried: Sequence[dict[str, Any]]) -> np.ndarray:
-    """One client's forecasts, by the settings that do best on its validation part."""
-    train = cut_windows(task, row, task.origins["train"][row], has_days=True)
-    validation = cut_windows(task, row, task.origins["validation"][row], has_days=True)
-    boosters = []
-    for settings in tried:
+    """One client's forecasts, by the settings and inputs that do best on its validation part."""
+
+    def fit(settings: dict[str, Any], has_days: bool) -> Any:
+        train, validation = (
+            cut_windows(task, row, task.origins[name][row], has_days=has_days) for name in ("train", "validation")
+        )
         known = lightgbm.Dataset(*train, params=settings)
         stop = lightgbm.early_stopping(PATIENCE, verbose=False)
         unseen = [known.create_valid(*validation)]
-        boosters.append(lightgbm.train(settings, known, NUM_TREES, valid_sets=unseen, callbacks=[stop]))
-    best = min(boosters, key=lambda booster: booster.best_score["valid_0"]["l1"])
+        return lightgbm.train(settings, known, NUM_TREES, valid_sets=unseen, callbacks=[stop])
+
+    def error(fitted: tuple[Any, dict[str, Any], bool]) -> float:
+        return float(fitted[0].best_score["valid_0"]["l1"])
+
+    best = min([(fit(settings, False), settings, False) for settings in tried], key=error)
+    if isinstance(task.view, Aligned) and task.view.layout.num_days:
+        best = min(best, (fit(best[1], True), best[1], True), key=error)
     origins = task.origins[part][row]
-    change = best.predict(cut_windows(task, row, origins, has_days=True)[0], num_threads=1)
+    change = best[0].predict(cut_windows(task, row, origins, has_days=best[2])[0], num_threads=1)
     return np.asarray(task.series[row][origins, 0] + change, np.float32)

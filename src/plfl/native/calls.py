@@ -90,6 +90,14 @@ def cut_days(*args: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(_call("plfl_cut_days", [(*shape, num_seen), (*shape, 2), shape], *args, vmap_method="expand_dims"))
 
 
+def band(*args: jax.Array) -> tuple[jax.Array, ...]:
+    """Loss () and gradients of the first 13 arguments, the params of one band of `forecast.analog`.
+
+    From them, features, likeness, changes, what is known, targets, what each pair counts, levels and their worth.
+    """
+    return tuple(_call("plfl_band", [(), *(param.shape for param in args[:13])], *args))
+
+
 def adam(numbers: jax.Array, params: Arrays, moments: Sequence[Arrays], gradient: Arrays) -> list[list[jax.Array]]:
     """The next params and moments: (m, v), or (m, v, its top) for AMSGrad; `numbers` (7,) as in kernels.c."""
     name = "plfl_adam" if len(moments) == 2 else "plfl_adam_ams"

@@ -20,7 +20,7 @@ def on_device(
     *args: Any, native: Callable[..., Any], xla: Callable[..., Any], gpu: Callable[..., Any] | None = None
 ) -> Any:
     """The function at these arguments; all compute the same. What cannot run on this machine is not even traced."""
-    if any(array.dtype not in (jnp.float32, jnp.int32) for array in jax.tree.leaves(args)):
+    if any(array.dtype not in (jnp.float32, jnp.int32, jnp.bool_) for array in jax.tree.leaves(args)):
         return xla(*args)
     if jax.default_backend() == "cpu":
         return native(*args) if is_available() else xla(*args)

@@ -574,6 +574,7 @@ static XLA_FFI_Error *run_dense_backward(XLA_FFI_CallFrame *frame) {
    and the days' weights. */
 typedef struct {
   int num_days, num_seen, width, num_heads, num_rows;
+  int data; /* the argument that is the likeness; the changes and what is known come after it */
   const float *bias, *mix;
   float *scorer;                    /* (rows, seen) */
   V *likeness, *changes, *is_known; /* (days, seen), (days, 2), (days) */
@@ -581,10 +582,10 @@ typedef struct {
   V *free;                          /* memory behind */
 } Days;
 
-static Days days_of(XLA_FFI_CallFrame *frame) {
-  XLA_FFI_Buffer *weight = argument(frame, 0), *mix = argument(frame, 2), *likeness = argument(frame, 4);
+static Days days_of(XLA_FFI_CallFrame *frame, int data) {
+  XLA_FFI_Buffer *weight = argument(frame, 0), *mix = argument(frame, 2), *likeness = argument(frame, data);
   Days own = {.num_days = axis(likeness, 2), .num_seen = axis(weight, 1), .width = axis(weight, 2),
-              .num_heads = axis(mix, 2), .num_rows = axis(weight, 2) + axis(mix, 2)};
+              .num_heads = axis(mix, 2), .num_rows = axis(weight, 2) + axis(mix, 2), .data = data};
   return own;
 }
 
@@ -620,9 +621,9 @@ static void take_params(Days *own, XLA_FFI_CallFrame *frame, int64_t n) {
 static void weigh_days(Days *own, XLA_FFI_CallFrame *frame, int64_t n, int batch, int b) {
   int num_days = own->num_days, num_seen = own->num_seen, width = own->width, num_rows = own->num_rows;
   int64_t at = n * batch * num_days;
-  load_turned(own->likeness, floats(argument(frame, 4)) + at * num_seen, num_days * num_seen, batch, b);
-  load_turned(own->changes, floats(argument(frame, 5)) + at * 2, num_days * 2, batch, b);
-  load_turned(own->is_known, floats(argument(frame, 6)) + at, num_days, batch, b);
+  load_turned(own->likeness, floats(argument(frame, own->data)) + at * num_seen, num_days * num_seen, batch, b);
+  load_turned(own->changes, floats(argument(frame, own->data + 1)) + at * 2, num_days * 2, batch, b);
+  load_turned(own->is_known, floats(argument(frame, own->data + 2)) + at, num_days, batch, b);
   own->any = (V){0};
   for (int d = 0; d < num_days; d++) {
     V *sum = own->sums + d * num_rows, *inner = own->inner + d * width;
@@ -666,7 +667,7 @@ static void weigh_days(Days *own, XLA_FFI_CallFrame *frame, int64_t n, int batch
 static XLA_FFI_Error *run_days_forward(XLA_FFI_CallFrame *frame) {
   XLA_FFI_Buffer *likeness = argument(frame, 4);
   int num_out = axis(answer(frame, 0), 1), step = rounded_up(num_out) / LANES, batch = axis(likeness, 3);
-  Days own = days_of(frame);
+  Days own = days_of(frame, 4);
   if (!take_memory(&own, LANES * step)) return failure(frame, "out of memory in the layer of past days");
   int64_t num_clients = count(likeness, 3);
   for (int64_t n = 0; n < num_clients; n++) {
@@ -683,63 +684,215 @@ static XLA_FFI_Error *run_days_forward(XLA_FFI_CallFrame *frame) {
   return NULL;
 }
 
+/* Gradients of the params, for each lane, and room to add them up. */
+typedef struct {
+  V *scorer, *mix, *bias, *inner, *turned;
+  int num_params, step;
+} Pull;
+
+static size_t pull_size(const Days *own) {
+  int num_params = own->num_rows * own->num_seen + own->num_heads * own->width + own->width;
+  return own->width + num_params + rounded_up(num_params);
+}
+
+static Pull pull_at(const Days *own, V *memory) {
+  Pull pull = {.inner = memory, .scorer = memory + own->width};
+  pull.mix = pull.scorer + own->num_rows * own->num_seen;
+  pull.bias = pull.mix + own->num_heads * own->width;
+  pull.turned = pull.bias + own->width;
+  pull.num_params = (int)(pull.turned - pull.scorer);
+  pull.step = rounded_up(pull.num_params) / LANES;
+  return pull;
+}
+
+/* The way back of `weigh_days`, whose results are taken apart: adds to the gradients. */
+static void pull_days(Days *own, Pull *pull, const V *d_out) {
+  int num_days = own->num_days, num_seen = own->num_seen, width = own->width, num_rows = own->num_rows;
+  for (int i = 0; i < own->num_heads; i++) {
+    const V *mean = own->pooled + 4 * i, *spread = mean + 2, *d = d_out + 4 * i;
+    V d_mean[2], d_variance[2], variance[2], *weight = own->sums + width + i;
+    for (int k = 0; k < 2; k++) {
+      d_mean[k] = d[k] * own->any;
+      d_variance[k] = 0.5f * d[2 + k] * own->any * inverse(spread[k]);
+      variance[k] = spread[k] * spread[k] - LEAST_VARIANCE;
+    }
+    for (int j = 0; j < num_days; j++) { /* a weight becomes the gradient of its score */
+      V slope = {0};
+      for (int k = 0; k < 2; k++) {
+        V x = own->changes[2 * j + k] - mean[k];
+        slope += d_mean[k] * x + d_variance[k] * (x * x - variance[k]);
+      }
+      weight[j * num_rows] = pick(own->is_known[j] > 0, weight[j * num_rows] * slope, (V){0});
+    }
+  }
+  for (int j = 0; j < num_days; j++) {
+    V *sum = own->sums + j * num_rows;
+    memset(pull->inner, 0, width * sizeof(V));
+    multiply(width, pull->inner, own->mix, 1, width, own->num_heads, sum + width);
+    for (int i = 0; i < width; i++) pull->bias[i] += sum[i] *= pull->inner[i];
+  }
+  multiply_outer(num_rows, num_seen, 1, 1, pull->scorer, num_seen, (float *)own->sums, LANES, num_rows * LANES,
+                 num_days, own->likeness, num_seen);
+  multiply_outer(own->num_heads, width, 1, 1, pull->mix, width, (float *)(own->sums + width), LANES, num_rows * LANES,
+                 num_days, own->inner, width);
+}
+
+/* The gradients of client n, added up over the lanes, into the answers from `first` on. */
+static void store_pull(const Days *own, const Pull *pull, XLA_FFI_CallFrame *frame, int first, int64_t n) {
+  int num_seen = own->num_seen, width = own->width, num_heads = own->num_heads, num_mix = num_heads * width;
+  int step = pull->step;
+  V *turned = pull->turned;
+  transpose(turned, step, pull->scorer, pull->num_params);
+  for (int k = 1; k < LANES; k++)
+    for (int i = 0; i < step; i++) turned[i] += turned[k * step + i];
+  const float *total = (float *)turned, *distance = floats(argument(frame, 3)) + n * num_heads * num_seen;
+  memcpy(floats(answer(frame, first)) + n * width * num_seen, total, width * num_seen * sizeof(float));
+  total += width * num_seen;
+  for (int i = 0; i < num_heads * num_seen; i++)
+    floats(answer(frame, first + 3))[n * num_heads * num_seen + i] = total[i] * ((distance[i] < 0) - (distance[i] > 0));
+  total += num_heads * num_seen;
+  memcpy(floats(answer(frame, first + 2)) + n * num_mix, total, num_mix * sizeof(float));
+  memcpy(floats(answer(frame, first + 1)) + n * width, total + num_mix, width * sizeof(float));
+}
+
 /* (weight, bias, mix, distance, likeness, changes, is_known, d_out) -> (d_weight, d_bias, d_mix, d_distance) */
 static XLA_FFI_Error *run_days_backward(XLA_FFI_CallFrame *frame) {
-  XLA_FFI_Buffer *likeness = argument(frame, 4);
-  int batch = axis(likeness, 3), num_out = axis(argument(frame, 7), 1);
-  Days own = days_of(frame);
-  int num_days = own.num_days, num_seen = own.num_seen, width = own.width, num_heads = own.num_heads;
-  int num_rows = own.num_rows, num_scorer = num_rows * num_seen, num_mix = num_heads * width;
-  int num_params = num_scorer + num_mix + width, step = rounded_up(num_params) / LANES;
-  if (!take_memory(&own, rounded_up(num_out) + width + num_params + LANES * step))
+  int batch = axis(argument(frame, 4), 3), num_out = axis(argument(frame, 7), 1);
+  Days own = days_of(frame, 4);
+  if (!take_memory(&own, rounded_up(num_out) + pull_size(&own)))
     return failure(frame, "out of memory in the layer of past days");
-  V *d_out = own.free, *d_inner = d_out + rounded_up(num_out), *d_scorer = d_inner + width;
-  V *d_mix = d_scorer + num_scorer, *d_bias = d_mix + num_mix, *turned = d_bias + width;
-  int64_t num_clients = count(likeness, 3);
+  V *d_out = own.free;
+  Pull pull = pull_at(&own, d_out + rounded_up(num_out));
+  int64_t num_clients = count(argument(frame, 4), 3);
   for (int64_t n = 0; n < num_clients; n++) {
     take_params(&own, frame, n);
-    memset(d_scorer, 0, num_params * sizeof(V));
+    memset(pull.scorer, 0, pull.num_params * sizeof(V));
     for (int b = 0; b < batch; b += LANES) {
       weigh_days(&own, frame, n, batch, b);
       load_turned(d_out, floats(argument(frame, 7)) + n * batch * num_out, num_out, batch, b);
-      for (int i = 0; i < num_heads; i++) {
-        const V *mean = own.pooled + 4 * i, *spread = mean + 2, *d = d_out + 4 * i;
-        V d_mean[2], d_variance[2], variance[2], *weight = own.sums + width + i;
-        for (int k = 0; k < 2; k++) {
-          d_mean[k] = d[k] * own.any;
-          d_variance[k] = 0.5f * d[2 + k] * own.any * inverse(spread[k]);
-          variance[k] = spread[k] * spread[k] - LEAST_VARIANCE;
-        }
-        for (int j = 0; j < num_days; j++) { /* a weight becomes the gradient of its score */
-          V slope = {0};
-          for (int k = 0; k < 2; k++) {
-            V x = own.changes[2 * j + k] - mean[k];
-            slope += d_mean[k] * x + d_variance[k] * (x * x - variance[k]);
-          }
-          weight[j * num_rows] = pick(own.is_known[j] > 0, weight[j * num_rows] * slope, (V){0});
-        }
-      }
-      for (int j = 0; j < num_days; j++) {
-        V *sum = own.sums + j * num_rows;
-        memset(d_inner, 0, width * sizeof(V));
-        multiply(width, d_inner, own.mix, 1, width, num_heads, sum + width);
-        for (int i = 0; i < width; i++) d_bias[i] += sum[i] *= d_inner[i];
-      }
-      multiply_outer(num_rows, num_seen, 1, 1, d_scorer, num_seen, (float *)own.sums, LANES, num_rows * LANES, num_days,
-                     own.likeness, num_seen);
-      multiply_outer(num_heads, width, 1, 1, d_mix, width, (float *)(own.sums + width), LANES, num_rows * LANES,
-                     num_days, own.inner, width);
+      pull_days(&own, &pull, d_out);
     }
-    transpose(turned, step, d_scorer, num_params);
-    for (int k = 1; k < LANES; k++)
-      for (int i = 0; i < step; i++) turned[i] += turned[k * step + i];
-    const float *total = (float *)turned, *distance = floats(argument(frame, 3)) + n * num_heads * num_seen;
-    memcpy(floats(answer(frame, 0)) + n * width * num_seen, total, width * num_seen * sizeof(float));
-    memcpy(floats(answer(frame, 1)) + n * width, total + num_scorer + num_mix, width * sizeof(float));
-    memcpy(floats(answer(frame, 2)) + n * num_mix, total + num_scorer, num_mix * sizeof(float));
-    total += width * num_seen;
-    for (int i = 0; i < num_heads * num_seen; i++)
-      floats(answer(frame, 3))[n * num_heads * num_seen + i] = total[i] * ((distance[i] < 0) - (distance[i] > 0));
+    store_pull(&own, &pull, frame, 0, n);
+  }
+  return NULL;
+}
+
+/* ---- the forecaster's loss and its gradient: `forecast.analog` and the quantile loss in one pass ---- */
+
+#define NUM_LAYERS 3 /* the first layer and two residual ones */
+enum { LAYERS = 4, HEAD = 10, SKIP = 12, FEATURES = 13, LIKENESS = 14, TARGETS = 17, SHARES = 18, LEVELS = 19, WORTHS = 20 };
+
+/* One weight's gradient (rows, columns) of client n: products of what came back, (rows, pairs) as floats, and of what
+   went in, (pairs, step) as vectors. */
+static void store_products(float *to, V *room, int rows, int columns, const float *back, const V *in, int step, int num) {
+  multiply_outer(rows, step, 0, 0, room, step, back, num, 1, num, in, step);
+  for (int i = 0; i < rows; i++) memcpy(to + (size_t)i * columns, room + (size_t)i * step, columns * sizeof(float));
+}
+
+static void store_sums(float *to, const V *back, int rows, int num_blocks) {
+  for (int i = 0; i < rows; i++) {
+    V sum = {0};
+    for (int b = 0; b < num_blocks; b++) sum += back[i * num_blocks + b];
+    to[i] = total(sum);
+  }
+}
+
+/* (params of the past days, weight and bias of each layer and of the head, skip, features, likeness, changes, is_known,
+   targets, shares, levels, worths) -> (loss, gradients of the params). A pair counts by its share, a quantile by its
+   worth. Forward and backward, block by block; products over the whole batch at the end. */
+static XLA_FFI_Error *run_band(XLA_FFI_CallFrame *frame) {
+  XLA_FFI_Buffer *features = argument(frame, FEATURES);
+  int batch = axis(features, 2), num_seen = axis(features, 1), num_out = axis(argument(frame, HEAD), 2);
+  int width = axis(argument(frame, LAYERS), 2), num_in = axis(argument(frame, LAYERS), 1);
+  int num_blocks = rounded_up(batch) / LANES, padded = num_blocks * LANES;
+  int in_step = rounded_up(num_in) / LANES, step = rounded_up(width) / LANES;
+  Days own = days_of(frame, LIKENESS);
+  size_t num_x = rounded_up(num_in) > rounded_up(num_seen) ? rounded_up(num_in) : rounded_up(num_seen);
+  size_t room = (size_t)(width > num_out ? width : num_out) * (in_step > step ? in_step : step);
+  size_t needed = num_x + 3 * NUM_LAYERS * (size_t)width + 2 * (size_t)num_out + num_in + pull_size(&own) + room +
+                  (size_t)padded * (in_step + NUM_LAYERS * step) + (size_t)num_blocks * (NUM_LAYERS * width + num_out);
+  if (!take_memory(&own, needed)) return failure(frame, "out of memory in the forecaster's layers");
+  V *x = own.free, *z[NUM_LAYERS], *h[NUM_LAYERS], *slope[NUM_LAYERS], *x_rows, *h_rows[NUM_LAYERS], *back[NUM_LAYERS];
+  V *next = x + num_x;
+  for (int k = 0; k < NUM_LAYERS; k++) {
+    z[k] = next, h[k] = z[k] + width, slope[k] = h[k] + width;
+    next = slope[k] + width;
+  }
+  V *out = next, *d_out = out + num_out, *d_pooled = d_out + num_out;
+  Pull pull = pull_at(&own, d_pooled + num_in);
+  x_rows = d_pooled + num_in + pull_size(&own);
+  next = x_rows + (size_t)padded * in_step;
+  for (int k = 0; k < NUM_LAYERS; k++) h_rows[k] = next, next += (size_t)padded * step;
+  for (int k = 0; k < NUM_LAYERS; k++) back[k] = next, next += (size_t)num_blocks * width;
+  V *back_out = next, *products = back_out + (size_t)num_blocks * num_out;
+  int64_t num_clients = count(features, 2);
+  for (int64_t n = 0; n < num_clients; n++) {
+    const float *weight[NUM_LAYERS], *bias[NUM_LAYERS];
+    for (int k = 0; k < NUM_LAYERS; k++) {
+      weight[k] = floats(argument(frame, LAYERS + 2 * k)) + n * width * (k ? width : num_in);
+      bias[k] = floats(argument(frame, LAYERS + 2 * k + 1)) + n * width;
+    }
+    const float *head = floats(argument(frame, HEAD)) + n * num_out * width;
+    const float *head_bias = floats(argument(frame, HEAD + 1)) + n * num_out;
+    const float *skip = floats(argument(frame, SKIP)) + n * num_out * num_in;
+    const float *levels = floats(argument(frame, LEVELS)) + n * num_out;
+    const float *worths = floats(argument(frame, WORTHS)) + n * num_out;
+    V loss = {0};
+    take_params(&own, frame, n);
+    memset(pull.scorer, 0, pull.num_params * sizeof(V));
+    for (int b = 0; b < num_blocks; b++) {
+      int at = b * LANES, left = batch - at;
+      load_turned(x, floats(features) + n * batch * num_seen, num_seen, batch, at);
+      weigh_days(&own, frame, n, batch, at);
+      for (int i = 0; i < num_in - num_seen; i++) x[num_seen + i] = own.pooled[i] * own.any;
+      transpose(x_rows + (size_t)at * in_step, in_step, x, num_in);
+      for (int k = 0; k < NUM_LAYERS; k++) {
+        for (int i = 0; i < width; i++) z[k][i] = all(bias[k][i]);
+        multiply(width, z[k], weight[k], k ? width : num_in, 1, k ? width : num_in, k ? h[k - 1] : x);
+        for (int i = 0; i < width; i++) {
+          V gate = sigmoid(z[k][i]), inner = z[k][i] * gate;
+          slope[k][i] = gate + inner * (1 - gate);
+          h[k][i] = k ? h[k - 1][i] + inner : inner;
+        }
+        transpose(h_rows[k] + (size_t)at * step, step, h[k], width);
+      }
+      for (int i = 0; i < num_out; i++) out[i] = all(head_bias[i]);
+      multiply(num_out, out, head, width, 1, width, h[NUM_LAYERS - 1]);
+      multiply(num_out, out, skip, num_in, 1, num_in, x);
+      V target = load_some(floats(argument(frame, TARGETS)) + n * batch + at, left);
+      V share = load_some(floats(argument(frame, SHARES)) + n * batch + at, left);
+      for (int i = 0; i < num_out; i++) {
+        V error = target - out[i], worth = share * worths[i];
+        loss += worth * most(levels[i] * error, (levels[i] - 1) * error);
+        V step_up = pick(error > 0, all(levels[i]), pick(error < 0, all(levels[i] - 1), all(levels[i] - 0.5f)));
+        d_out[i] = back_out[i * num_blocks + b] = -worth * step_up;
+      }
+      V *d_h = z[NUM_LAYERS - 1]; /* no longer needed */
+      memset(d_h, 0, width * sizeof(V));
+      multiply(width, d_h, head, 1, width, num_out, d_out);
+      for (int k = NUM_LAYERS - 1; k >= 0; k--) {
+        V *d_z = slope[k];
+        for (int i = 0; i < width; i++) back[k][i * num_blocks + b] = d_z[i] *= d_h[i];
+        if (k > 0) multiply(width, d_h, weight[k], 1, width, width, d_z);
+      }
+      memset(d_pooled, 0, (num_in - num_seen) * sizeof(V));
+      multiply(num_in - num_seen, d_pooled, weight[0] + num_seen, 1, num_in, width, slope[0]);
+      multiply(num_in - num_seen, d_pooled, skip + num_seen, 1, num_in, num_out, d_out);
+      pull_days(&own, &pull, d_pooled);
+    }
+    floats(answer(frame, 0))[n] = total(loss);
+    store_pull(&own, &pull, frame, 1, n);
+    for (int k = 0; k < NUM_LAYERS; k++) {
+      int columns = k ? width : num_in;
+      float *to = floats(answer(frame, 1 + LAYERS + 2 * k)) + n * width * columns;
+      store_products(to, products, width, columns, (float *)back[k], k ? h_rows[k - 1] : x_rows, k ? step : in_step, padded);
+      store_sums(floats(answer(frame, 2 + LAYERS + 2 * k)) + n * width, back[k], width, num_blocks);
+    }
+    store_products(floats(answer(frame, 1 + HEAD)) + n * num_out * width, products, num_out, width, (float *)back_out,
+                   h_rows[NUM_LAYERS - 1], step, padded);
+    store_sums(floats(answer(frame, 2 + HEAD)) + n * num_out, back_out, num_out, num_blocks);
+    store_products(floats(answer(frame, 1 + SKIP)) + n * num_out * num_in, products, num_out, num_in, (float *)back_out,
+                   x_rows, in_step, padded);
   }
   return NULL;
 }
@@ -850,6 +1003,7 @@ HANDLER(plfl_lstm_forward, run_lstm_forward(frame, 1))
 HANDLER(plfl_lstm_backward, run_lstm_backward(frame))
 HANDLER(plfl_dense_forward, run_dense_forward(frame))
 HANDLER(plfl_dense_backward, run_dense_backward(frame))
+HANDLER(plfl_band, run_band(frame))
 HANDLER(plfl_cut_days, run_cut_days(frame))
 HANDLER(plfl_days_forward, run_days_forward(frame))
 HANDLER(plfl_days_backward, run_days_backward(frame))

@@ -24,6 +24,7 @@ TARGETS = (
     "plfl_lstm_backward",
     "plfl_dense_forward",
     "plfl_dense_backward",
+    "plfl_band",
     "plfl_cut_days",
     "plfl_days_forward",
     "plfl_days_backward",
