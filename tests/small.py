@@ -9,6 +9,7 @@ import numpy as np
 from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
+from plfl.deploy.agreement import Agreement, make_agreement
 from plfl.federate.loop import Deliver, Loop
 from plfl.federate.params import client_keys
 from plfl.federate.round import FederationState, choose_cohort, run_round
@@ -41,6 +42,12 @@ def tiny_config(**values: object) -> Config:
 def tiny_federation(panel: Panel | None = None, **values: object) -> Federation:
     config = tiny_config(**values)
     return Federation(config, make_task((panel or uneven_panel()).sorted(), config), None, DEVICES)
+
+
+def agree_on(panel: Panel, config: Config, run: str = "run-1") -> Agreement:
+    """The agreement of a federation whose data looks like this."""
+    minutes = int(panel.interval / np.timedelta64(1, "m"))
+    return make_agreement(run, config, minutes, panel.covariate_names, panel.static_names)
 
 
 def analog_config(**values: object) -> Config:

@@ -3,15 +3,14 @@
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plfl.config import Config
-from plfl.data.sources import load_frame
-from plfl.deploy.agreement import make_agreement
+from plfl.deploy import local
 from plfl.deploy.coordinator import Coordinator, Failure, Terms
+from plfl.deploy.local import LocalWire
 from plfl.deploy.messages import TRAIN, UPDATE, Message
-from plfl.deploy.node import Node
 from plfl.deploy.settings import Policy
 from plfl.errors import Interrupted, RunFailed
 from plfl.federate.loop import Loop
@@ -19,35 +18,29 @@ from plfl.federate.params import client_keys
 from plfl.federate.round import FederationState, choose_cohort, run_round
 from plfl.federation import Federation, make_plan
 from plfl.forecast.windows import make_task
-from small import assert_trees_close, tiny_config, uneven_panel
-from wires import LocalWire
+from small import agree_on, assert_trees_close, tiny_config, uneven_panel
 
 SOON = Terms(deadline=0.2, settling=0.2, patience=3)
 ANY = Policy(min_batch=1, min_local_steps=1)
 
 
-def make_nodes(folder, panel, policy=ANY, finish=None):
-    def loader(client):
-        own = panel.take([panel.ids.index(client)])
-        return lambda config: load_frame(own, config)
-
-    return {c: Node(c, folder / c, Config(), loader(c), policy, finish) for c in panel.ids}
+def make_nodes(folder, panel, policy=ANY):
+    return local.make_nodes(folder, panel, policy)
 
 
 def make_federation(folder, panel, config, terms=SOON, wire=None, **more):
-    minutes = int(panel.interval / np.timedelta64(1, "m"))
-    agreement = make_agreement("run-1", config, minutes, panel.covariate_names, panel.static_names)
     wire = wire or LocalWire(make_nodes(folder / "clients", panel))
     ids = more.pop("ids", list(panel.ids))
-    return Coordinator(agreement, lambda: ids, wire, folder / "server", terms, **more), wire
+    return Coordinator(agree_on(panel, config), lambda: ids, wire, folder / "server", terms, **more), wire
 
 
-def by_the_loop(panel, config):
-    """Shared params, and personal ones by client, of the plain loop on the same data."""
+def by_the_loop(panel, config, nodes):
+    """Shared params, and personal ones by client, of the plain loop on the same data, with the nodes' own draws."""
     task = make_task(panel, config)
     plan = make_plan(config, task)
     keys = client_keys(config.seed, panel.ids)
-    loop = Loop(plan.training, plan.server, panel.ids, [task.client(c) for c in range(len(panel.ids))], keys, run="x")
+    draws = jnp.stack([node.draws for node in nodes.values()])
+    loop = Loop(plan.training, plan.server, panel.ids, [task.client(c) for c in range(len(panel.ids))], draws, run="x")
     state = Federation(config, task, None, jax.devices("cpu")[:1]).engine.init()
     for at in range(1, config.rounds + 1):
         cohort = choose_cohort(keys, at, plan.num_asked)
@@ -61,7 +54,7 @@ def test_separate_servers_and_clients_have_the_numbers_of_the_plain_loop(tmp_pat
     panel, config = uneven_panel(3).sorted(), tiny_config(server=server, personal=personal, rounds=3)
     coordinator, wire = make_federation(tmp_path, panel, config)
     coordinator.go()
-    expected = by_the_loop(panel, config)
+    expected = by_the_loop(panel, config, wire.nodes)
     assert_trees_close(coordinator.state.common, expected.server.common, 1e-6)
     for row, (client, node) in enumerate(wire.nodes.items()):
         own = node.last_state(node.plan(config.local_steps, config.batch))
@@ -187,6 +180,31 @@ def test_a_failure_is_asked_once_more_within_the_round(tmp_path):
     coordinator.go()
     assert coordinator.history[0]["accepted"] == list(panel.ids)
     assert not coordinator.history[0]["failed"]
+
+
+class OneByOne(LocalWire):
+    """Delivers one answer at a time, as a network may."""
+
+    def receive(self, seconds):
+        found, self.waiting = self.waiting[:1], self.waiting[1:]
+        return found
+
+
+def test_while_one_client_is_told_its_plan_again_the_answers_of_the_others_are_not_lost(tmp_path):
+    panel, config = uneven_panel(3).sorted(), tiny_config(rounds=2)
+    wire = OneByOne(make_nodes(tmp_path / "clients", panel))
+
+    def reinstall(coordinator):
+        if len(coordinator.history) == 1:  # after the first round, the first client loses its plan
+            node = wire.nodes[panel.ids[0]]
+            (node.folder / "plan.json").unlink(missing_ok=True)
+            node._forget()
+            coordinator.observer = lambda coordinator: None
+
+    coordinator, _ = make_federation(tmp_path, panel, config, Terms(deadline=10), wire=wire, observer=reinstall)
+    coordinator.go()
+    assert [row["accepted"] for row in coordinator.history] == [list(panel.ids)] * 2
+    assert [row["attempt"] for row in coordinator.history] == [1, 1]
 
 
 def test_answers_of_an_earlier_round_never_count_and_are_named(tmp_path):

@@ -7,6 +7,7 @@ anything differs. Its digest goes with every later message: another config on on
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,8 +24,12 @@ from plfl.forecast.windows import Task, make_task
 
 _AT_HOME = {"data", "device", "chunk", "cores", "checkpoint_seconds", "deterministic", "statics"}
 """Settings that are each machine's own business."""
+_LONGEST_NAME = 200
 _DAYS = 60
 """Length of the made-up series that a server builds its model on."""
+
+
+log = logging.getLogger("plfl")
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,12 @@ class Agreement:
     def from_json(text: str) -> "Agreement":
         """What `to_json` wrote, checked."""
         try:
-            values = json.loads(text)
+            values = json.loads(text, parse_constant=_refuse_constant)
             for name in ("covariate_names", "static_names"):
-                values[name] = tuple(str(each) for each in values[name])
+                values[name] = tuple(values[name])
             agreement = Agreement(**values)
-        except (ValueError, TypeError, KeyError) as error:
+            _check_types(agreement)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise BadInput(f"the server's plan cannot be read ({error}); is it another version of plfl?") from None
         if agreement.version != __version__:
             raise BadInput(
@@ -69,6 +75,20 @@ class Agreement:
         """The agreed config with what is this machine's own business."""
         own = {name: getattr(home, name) for name in _AT_HOME}
         return complete(Config(**{**self.config, **own}))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _check_types(agreement: Agreement) -> None:
+    for name, kind in (("run", str), ("config", dict), ("version", str), ("minutes", int)):
+        if type(getattr(agreement, name)) is not kind:
+            raise TypeError(f"{name} is not of type {kind.__name__}")
+    if not all(isinstance(name, str) for name in (*agreement.covariate_names, *agreement.static_names)):
+        raise TypeError("covariates and static facts have names")
+    if not 0 < len(agreement.run) <= _LONGEST_NAME:
+        raise ValueError(f"the run's name has to have 1 to {_LONGEST_NAME} characters")
 
 
 def make_agreement(
@@ -88,7 +108,8 @@ def check_data(agreement: Agreement, panel: Panel) -> None:
         ("static facts", panel.static_names, agreement.static_names),
     ):
         if own != agreed:
-            raise BadInput(f"the meter's data has {what} {_show(own)}, and the federation agreed on {_show(agreed)}")
+            log.warning("the meter's data has %s %s, not %s", what, _show(own), _show(agreed))
+            raise BadInput(f"the meter's data does not have the {what} that the federation agreed on: {_show(agreed)}")
 
 
 def _show(value: object) -> str:

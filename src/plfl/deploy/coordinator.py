@@ -104,6 +104,7 @@ class Coordinator:
             raise BadInput("nothing is shared (personal = all), so there is nothing for a server to do")
         self.state = self._first_state()
         self._started = time.monotonic()
+        self._aside: list[tuple[str, Message | Failure]] = []  # came while another client was being asked
 
     @property
     def rounds(self) -> int:
@@ -228,9 +229,11 @@ class Coordinator:
         request = Message(PLAN, {"agreement": self.agreement.to_json()})
         self.wire.send(dict.fromkeys(asked, request), self.terms.deadline)
         waiting, until = set(asked), time.monotonic() + self.terms.deadline
+        aside: list[tuple[str, Message | Failure]] = []
         while waiting and time.monotonic() < until and not self.is_stopped():
             for client, said in self._collect(1.0):
-                if client not in waiting:
+                if client not in waiting or (isinstance(said, Message) and said.kind == UPDATE):
+                    aside.append((client, said))
                     continue
                 if isinstance(said, Failure):
                     self.problems[client] = said.reason
@@ -245,6 +248,7 @@ class Coordinator:
                 waiting.discard(client)
         for client in waiting:
             self.problems[client] = "no answer when it was asked to take part"
+        self._aside += aside
         self.observer(self)
 
     def _take_refusal(self, client: str, said: Message) -> None:
@@ -253,7 +257,9 @@ class Coordinator:
         log.warning("%s refuses: %s", client, self.refused[client])
 
     def _collect(self, seconds: float) -> list[tuple[str, Message | Failure]]:
-        return [(client, said) for client, said in self.wire.receive(seconds) if client in self.ids]
+        found, self._aside = self._aside, []
+        found = found or self.wire.receive(seconds)
+        return [(client, said) for client, said in found if client in self.ids]
 
     # ---- a round ----
 

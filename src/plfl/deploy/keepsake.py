@@ -71,9 +71,8 @@ def keep(folder: Path, kept: Keepsake) -> None:
 
 def recall(folder: Path, template: ClientState, shared: Params) -> Keepsake | None:
     """The newest round that is whole, or None; arrays must be like the template's and the shared params'."""
-    for place in (folder / name for name in _NAMES):
-        if not place.exists():
-            continue
+    places = [place for name in _NAMES if (place := folder / name).exists()]
+    for place in places:
         try:
             named, facts = read_arrays(place)
             trees = {"before": template, "after": template, "update": shared, "sent": shared}
@@ -89,6 +88,8 @@ def recall(folder: Path, template: ClientState, shared: Params) -> Keepsake | No
             )
         except (Damaged, KeyError, ValueError) as error:
             log.warning("%s cannot be used (%s); going on with the one before", place, error)
+    if places:
+        log.warning("no stored round in %s can be used: personal layers begin anew", folder)
     return None
 
 

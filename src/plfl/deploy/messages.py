@@ -6,7 +6,7 @@ that are not on the list of its kind do not leave, whatever made them.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,26 +41,29 @@ class Leak(PlflError):
     """An answer that holds what may not leave; it is not sent."""
 
 
-def leave(answer: Message, shared: Collection[str]) -> Message:
-    """The answer, if all in it may leave a client whose shared params have these names; otherwise an error.
+def leave(answer: Message, shared: Mapping[str, tuple[tuple[int, ...], Any]]) -> Message:
+    """The answer, if all in it may leave a client whose shared params have these names, shapes and dtypes.
 
-    Facts have to be exactly those of the kind; the loss is clipped, and NaN stays NaN (training diverged).
+    Otherwise it is an error, which says what is wrong and never what the value was. Facts have to be exactly those of
+    the kind; the loss is clipped, and NaN stays NaN (training diverged).
     """
-    allowed = _ALLOWED.get(answer.kind)
+    allowed = _ALLOWED.get(answer.kind) if isinstance(answer.kind, str) else None
     if allowed is None:
-        raise Leak(f"an answer of kind {answer.kind!r} may not leave this client")
+        raise Leak("an answer of this kind may not leave this client")
     if set(answer.facts) != set(allowed):
-        odd = sorted(set(answer.facts) ^ set(allowed))
+        odd = sorted(set(answer.facts) ^ set(allowed), key=str)
         raise Leak(f"an answer of kind {answer.kind!r} has exactly {', '.join(allowed)}: see {odd[0]!r}")
     for name, kind in allowed.items():
         if not isinstance(answer.facts[name], kind) or isinstance(answer.facts[name], bool):
-            raise Leak(f"{name!r} in an answer is {answer.facts[name]!r}, and a {kind} may leave")
+            raise Leak(f"{name!r} in an answer is of type {type(answer.facts[name]).__name__}, which may not leave")
     expected = set(shared) if answer.kind == UPDATE else set()
-    if odd := sorted(set(answer.arrays) ^ expected):
+    if odd := sorted(set(answer.arrays) ^ expected, key=str):
         raise Leak(f"parameter {odd[0]!r} may not leave this client, or is missing from what it shares")
     for name, array in answer.arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype != np.float32:
             raise Leak(f"parameter {name!r} leaves as float32 or not at all")
+        if (array.shape, array.dtype) != shared[name]:
+            raise Leak(f"parameter {name!r} leaves in the shape that was agreed or not at all")
     facts = dict(answer.facts)
     if "loss" in facts and not math.isnan(facts["loss"]):
         facts["loss"] = min(max(facts["loss"], -LARGEST_LOSS), LARGEST_LOSS)

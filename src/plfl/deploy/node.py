@@ -5,7 +5,10 @@ used, and an answer passes the list of what may leave. The training is the simul
 """
 
 import logging
-from collections.abc import Callable
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,23 +18,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from plfl.config import Config
+from plfl.data.rules import Finding
 from plfl.data.sources import Loaded
 from plfl.deploy import keepsake
 from plfl.deploy.agreement import Agreement, check_data, own_plan, shared_shapes
 from plfl.deploy.keepsake import Keepsake
-from plfl.deploy.messages import DONE, END, PLAN, READY, UPDATE, Leak, Message, leave, refusal
-from plfl.deploy.policy import fault_of_config, fault_of_layers, fault_of_request
+from plfl.deploy.messages import DONE, END, PLAN, READY, UPDATE, Message, leave, refusal
+from plfl.deploy.policy import (
+    fault_of_config,
+    fault_of_draws,
+    fault_of_layers,
+    fault_of_request,
+    fault_of_size,
+)
 from plfl.deploy.settings import Policy
-from plfl.errors import BadInput, PlflError
+from plfl.errors import BadInput, RunFailed
 from plfl.federate.client import ClientState, LocalTraining, client_update
 from plfl.federate.params import batches_key, client_keys, personal_key
 from plfl.federation import Plan
 from plfl.forecast.models import Params
 from plfl.forecast.views import ClientData
-from plfl.forecast.windows import Task, make_task
-from plfl.storage import digest, write_text
+from plfl.forecast.windows import Task, find_refusals, make_task
+from plfl.storage import digest, safe_name, sync_folder, write_text
 
-_PLAN_FILE = "plan.json"
+_PLAN_FILE, _SECRET_FILE = "plan.json", "secret"
 log = logging.getLogger("plfl")
 
 Finish = Callable[["Node", Params], None]
@@ -58,22 +68,26 @@ class Node:
             if fault := fault_of_request(self.policy, request):
                 raise _Refused(fault)
             said = {PLAN: self._agree, END: self._end}.get(request.kind, self._train)(request)
-            return leave(said, self._shared_names())
-        except (_Refused, BadInput, Leak) as error:
+            return leave(said, shared_shapes(self.plan()))
+        except (_Refused, BadInput) as error:
             reason = str(error)
-        except PlflError as error:
-            reason = f"this client failed: {error}"
         except OSError as error:
             reason = f"this client cannot write or read its files: {error.strerror or type(error).__name__}"
+        except Exception as error:  # no request may end a client, and what went wrong may be private
+            log.warning("this client failed", exc_info=error)
+            reason = f"this client failed ({type(error).__name__}); its own log says why"
         log.warning("refused: %s", reason)
-        return leave(refusal(self.client, reason), ())
+        return leave(refusal(self.client, reason), {})
 
     def _agree(self, request: Message) -> Message:
         agreement = Agreement.from_json(request.facts["agreement"])
-        self._forget()
-        self._check(agreement)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_text(self.folder / _PLAN_FILE, agreement.to_json() + "\n")
+        with ExitStack() as undo:
+            self._forget()
+            undo.callback(self._forget)  # a plan that is refused leaves no trace: the one before goes on
+            self._check(agreement)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_text(self.folder / _PLAN_FILE, agreement.to_json() + "\n")
+            undo.pop_all()
         return Message(
             READY,
             {
@@ -91,9 +105,9 @@ class Node:
             raise _Refused(f"the server's settings are not valid here: {error}") from None
         if fault := fault_of_config(self.policy, config):
             raise _Refused(fault)
-        self.__dict__["config"] = config
-        check_data(agreement, self.task.panel)
-        if fault := fault_of_layers(self.policy, self._shared_names()):
+        self.__dict__.update(agreement=agreement, config=config)
+        plan = self.plan()
+        if fault := fault_of_layers(self.policy, plan.training.partition.shared) or fault_of_size(plan.num_params):
             raise _Refused(fault)
 
     def _forget(self) -> None:
@@ -117,12 +131,28 @@ class Node:
     @cached_property
     def task(self) -> Task:
         """The meter's own data, windowed."""
-        loaded = self.load(self.config)
-        panel = loaded.usable()
-        if self.client not in panel.ids:
-            raise BadInput(f"the data has no readings of client {self.client!r}; it has {', '.join(panel.ids[:3])}")
+        loaded = self._load()
+        panel = loaded.panel
+        if panel is None or self.client not in panel.ids:
+            raise _Refused(f"this client's data has no usable readings of {self.client!r}{_codes(loaded.findings)}")
         own = panel.take([panel.ids.index(self.client)])
+        check_data(self.agreement, own)
+        if findings := find_refusals(own, self.config):
+            log.warning("%s", findings[0])
+            raise _Refused(f"this client's data cannot be used for that{_codes(findings)}")
         return make_task(own, self.config, loaded.findings)
+
+    def _load(self) -> Loaded:
+        """The meter's data; what is wrong with it is said here, and not to the server."""
+        try:
+            loaded = self.load(self.config)
+        except BadInput as error:
+            log.warning("%s", error)
+            raise _Refused("this client's data cannot be read; its own log says why") from None
+        for finding in loaded.findings:
+            if finding.rule.level == "refused":
+                log.warning("%s", finding)
+        return loaded
 
     def plan(self, local_steps: int | None = None, batch: int | None = None) -> Plan:
         """How this client trains, with the number of steps and windows that the server asks for."""
@@ -131,12 +161,11 @@ class Node:
             self._plans[numbers] = own_plan(self.config, self.task, *numbers)
         return self._plans[numbers]
 
-    def _shared_names(self) -> tuple[str, ...]:
-        return self.plan().training.partition.shared
-
     def _train(self, request: Message) -> Message:
         facts = request.facts
         self._check_agreed(facts["agreement"])
+        if fault := fault_of_draws(facts["batch"], int(self.task.num_windows[0])):
+            raise _Refused(fault)
         plan = self.plan(facts["local_steps"], facts["batch"])
         sent = self._sent_params(plan, request)
         kept = self._recall(plan)
@@ -144,7 +173,7 @@ class Node:
         if kept is None or not kept.answers(*asked):
             before = self._begin(plan, kept, facts["round"])
             kept = self._update(plan, before, sent, asked)
-            keepsake.keep(self.folder, kept)
+            keepsake.keep(self.kept_folder, kept)
         else:
             log.info("round %d was asked again: the same answer", facts["round"])
         return Message(
@@ -189,8 +218,21 @@ class Node:
         """The last round of this run, if there is one."""
         template = jax.eval_shape(plan.training.init_client, jax.random.key(0))
         shared = {name: np.empty(shape, dtype) for name, (shape, dtype) in shared_shapes(plan).items()}
-        kept = keepsake.recall(self.folder, template, shared)  # type: ignore[arg-type]
+        kept = keepsake.recall(self.kept_folder, template, shared)  # type: ignore[arg-type]
         return kept if kept is not None and kept.run == self.agreement.run else None
+
+    @property
+    def kept_folder(self) -> Path:
+        """Where the rounds of this run are kept; those of another run stay where they are."""
+        return self.folder / "runs" / safe_name(self.agreement.run)
+
+    @property
+    def draws(self) -> jax.Array:
+        """The key of this client's batches, from a secret of its own.
+
+        A server that knew which windows were drawn could compute them back from the updates of many rounds.
+        """
+        return client_keys(self.config.seed, [f"{self.client} {_secret(self.folder)}"])[0]
 
     def last_state(self, plan: Plan) -> ClientState:
         """This client's state after its last round; a newcomer's before the first one."""
@@ -212,7 +254,7 @@ class Node:
 
     def _update(self, plan: Plan, before: ClientState, sent: Params, asked: tuple[str, int, str, int, int]) -> Keepsake:
         run, round_index, base, local_steps, batch = asked
-        key = batches_key(client_keys(self.config.seed, [self.client])[0], round_index)
+        key = batches_key(self.draws, round_index)
         found = _update(plan.training, sent, before, self.task.client(0), key, jnp.int32(round_index))
         after, change, loss = jax.tree.map(np.asarray, found)
         return Keepsake(run, round_index, base, local_steps, batch, before, after, change, sent, float(loss))
@@ -232,6 +274,35 @@ def _update(
 ) -> tuple[ClientState, Params, jax.Array]:
     """`client_update` as one program, the same for every round."""
     return client_update(training, sent, before, data, key, pace=training.pace(round_index))
+
+
+def _secret(folder: Path) -> str:
+    """A random text that never leaves the folder; made once."""
+    path = folder / _SECRET_FILE
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_secret(folder, secrets.token_hex(32))
+    secret = path.read_text()
+    if len(secret) < 64:
+        raise RunFailed(f"{path} is damaged; restore it, or remove it: the rounds to come then draw other windows")
+    return secret
+
+
+def write_secret(folder: Path, secret: str) -> None:
+    """Write a client's secret, unless there is one."""
+    new = folder / f".{_SECRET_FILE}.{os.getpid()}"
+    new.touch(mode=0o600)
+    new.write_text(secret)
+    with suppress(FileExistsError):
+        os.link(new, folder / _SECRET_FILE)
+    new.unlink()
+    sync_folder(folder)
+
+
+def _codes(findings: Sequence[Finding]) -> str:
+    """The rules that data breaks, by code and title alone: details are this client's own business."""
+    rules = [finding.rule for finding in findings if finding.rule.level == "refused"]
+    return f" ({rules[0].code} {rules[0].title}); its own log says more" if rules else ""
 
 
 class _Refused(Exception):

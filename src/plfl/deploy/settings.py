@@ -274,7 +274,7 @@ class Policy(Table):
     """policy.toml: what a client agrees to; what is not in it is refused."""
 
     min_batch: int = Field(8, ge=1)
-    """The smallest minibatch. From one step on one or two windows, readings can be computed back."""
+    """The smallest minibatch; others are multiples of it. From one or two windows, readings can be computed back."""
     min_local_steps: int = Field(8, ge=1)
     """The smallest number of local steps in a round."""
     recipes: Annotated[tuple[str, ...], AfterValidator(_check_recipes)] = ("paper", "forecast")

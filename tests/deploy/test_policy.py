@@ -1,0 +1,215 @@
+"""A hostile server: what it may not ask, and the reason that it is given. Nothing of it is trained, kept or sent."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from plfl.data.generated import generate
+from plfl.deploy.local import make_nodes
+from plfl.deploy.messages import END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
+from plfl.deploy.policy import fault_of_request
+from plfl.deploy.settings import Policy
+from plfl.storage import digest
+from small import agree_on, tiny_config
+
+PANEL = generate(1, days=12).sorted()
+CLIENT = PANEL.ids[0]
+CONFIG = tiny_config()
+AGREEMENT = agree_on(PANEL, CONFIG)
+LSTM_ONLY = Policy(layers=("lstm.*",))
+PLANNED = Message(PLAN, {"agreement": AGREEMENT.to_json()})
+
+
+def make_node(folder, policy=LSTM_ONLY):
+    return make_nodes(folder, PANEL, policy)[CLIENT]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """A client that has agreed to a plan and trained a round."""
+    node = make_node(tmp_path_factory.mktemp("node"))
+    assert node.answer(PLANNED).kind == READY
+    assert node.answer(train_request()).kind == UPDATE
+    return node
+
+
+def shared_params():
+    rng = np.random.default_rng(0)
+    shapes = {"weight_ih": (16, 8), "weight_hh": (16, 4), "bias_ih": (16,), "bias_hh": (16,)}
+    return {f"lstm.{name}": rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def train_request(arrays=None, kind=TRAIN, leave_out=(), **facts):
+    arrays = shared_params() if arrays is None else arrays
+    known = {"agreement": AGREEMENT.digest, "round": 1, "base": digest(arrays), "local_steps": 8, "batch": 8}
+    return Message(kind, {name: fact for name, fact in (known | facts).items() if name not in leave_out}, arrays)
+
+
+def plan_request(config=None, **changes):
+    values = json.loads(AGREEMENT.to_json())
+    return plan_text(json.dumps(values | {"config": values["config"] | (config or {})} | changes))
+
+
+def plan_text(text):
+    return Message(PLAN, {"agreement": text})
+
+
+def with_array(name, value):
+    return shared_params() | {name: value}
+
+
+def spoilt(value):
+    arrays = shared_params()
+    arrays["lstm.weight_ih"][3, 2] = value
+    return arrays
+
+
+HUGE = 2**70
+BARE = json.loads(AGREEMENT.to_json())
+REQUESTS = {
+    "batch of one": (train_request(batch=1), "batch = 1 is below this client's floor of 8"),
+    "batch of two": (train_request(batch=2), "batch = 2 is below this client's floor of 8"),
+    "batch just below the floor": (train_request(batch=7), "below this client's floor of 8"),
+    "batch that is no multiple of the floor": (train_request(batch=9), "not a multiple of this client's floor of 8"),
+    "one step": (train_request(local_steps=1), "local_steps = 1 is below this client's floor of 8"),
+    "no step": (train_request(local_steps=0), "local_steps = 0 is below"),
+    "negative steps": (train_request(local_steps=-8), "local_steps = -8 is below"),
+    "negative batch": (train_request(batch=-8), "batch = -8 is below"),
+    "round zero": (train_request(round=0), "round = 0 is below this client's floor of 1"),
+    "huge batch": (train_request(batch=HUGE), "no client takes more than 100,000"),
+    "huge number of steps": (train_request(local_steps=HUGE), "no client takes more than 100,000"),
+    "huge number of windows": (train_request(local_steps=80_000, batch=80_000), "more than 10,000,000 windows"),
+    "huge round": (train_request(round=2**40), "or 1,000,000 rounds"),
+    "batch above the client's windows": (train_request(batch=8_000), "more than this client's number of windows"),
+    "truth as a number": (train_request(batch=True), "'batch' in the request is not of type int"),
+    "float as a number": (train_request(local_steps=8.0), "'local_steps' in the request is not of type int"),
+    "text as a number": (train_request(batch="8"), "'batch' in the request is not of type int"),
+    "nothing as a number": (train_request(batch=None), "'batch' in the request is not of type int"),
+    "a list as the base": (train_request(base=["x"]), "'base' in the request is not of type str"),
+    "raw metrics asked for": (train_request(metrics=True), "may not ask for 'metrics'"),
+    "the scaler asked for": (train_request(scaler="send"), "may not ask for 'scaler'"),
+    "timestamps asked for": (train_request(timestamps=1), "may not ask for 'timestamps'"),
+    "a fact whose name is no text": (Message(TRAIN, {1: 2}), "may not ask for"),
+    "a fact left out": (train_request(leave_out=["batch"]), "'batch', or lacks it"),
+    "unknown kind": (train_request(kind="evaluate"), "a request of kind 'evaluate' is not allowed here"),
+    "an answer as a request": (train_request(kind=UPDATE), "a request of kind 'update' is not allowed here"),
+    "no kind": (train_request(kind=None), "a request of kind None is not allowed here"),
+    "extra layer": (train_request(with_array("extra", np.zeros(3, np.float32))), "sent parameter 'extra'"),
+    "personal layer asked for": (
+        train_request(with_array("mlp.0.weight", np.zeros((6, 12), np.float32))),
+        "sent parameter 'mlp.0.weight'",
+    ),
+    "layer left out": (
+        train_request({name: value for name, value in shared_params().items() if name != "lstm.bias_hh"}),
+        "'lstm.bias_hh', or left it out",
+    ),
+    "no layers": (train_request({}), "or left it out"),
+    "other shape": (train_request(with_array("lstm.bias_ih", np.zeros(17, np.float32))), r"came as float32 \(17,\)"),
+    "double precision": (train_request(with_array("lstm.bias_ih", np.zeros(16))), "came as float64"),
+    "whole numbers": (train_request(with_array("lstm.bias_ih", np.zeros(16, np.int32))), "came as int32"),
+    "a list for an array": (
+        replace(train_request(), arrays=with_array("lstm.bias_ih", [0.0] * 16)),
+        "'lstm.bias_ih' came as list, not as an array",
+    ),
+    "NaN": (train_request(spoilt(np.nan)), "'lstm.weight_ih' came with a value that is not finite"),
+    "infinite": (train_request(spoilt(-np.inf)), "'lstm.weight_ih' came with a value that is not finite"),
+    "wrong digest of the base": (train_request(base="0" * 64), "not those that the request names"),
+    "other agreement": (train_request(agreement="0" * 32), "not those that this client agreed to"),
+    "an end with wrong params": (
+        Message(END, {"agreement": AGREEMENT.digest, "base": digest({})}, {}),
+        "or left it out",
+    ),
+    "an end that asks for metrics": (
+        Message(END, {"agreement": AGREEMENT.digest, "base": "", "metrics": 1}, {}),
+        "may not ask for 'metrics'",
+    ),
+    "a plan that is no JSON": (plan_text("x"), "the server's plan cannot be read"),
+    "a plan nested without end": (plan_text("[" * 100_000), "the server's plan cannot be read"),
+    "a plan that is a list": (plan_text("[]"), "the server's plan cannot be read"),
+    "a plan with an unknown key": (plan_request(code="import os"), "the server's plan cannot be read"),
+    "a plan without settings": (
+        plan_text(AGREEMENT.to_json().replace('"config": {', '"config": 3, "other": {')),
+        "the server's plan cannot be read",
+    ),
+    "a plan whose settings are a list": (plan_text(json.dumps(BARE | {"config": []})), "config is not of type dict"),
+    "a plan whose run is a number": (plan_request(run=7), "run is not of type str"),
+    "a plan whose run has no name": (plan_request(run=""), "1 to 200 characters"),
+    "a plan whose interval is a float": (plan_request(minutes=15.0), "minutes is not of type int"),
+    "a plan with NaN": (plan_request(config={"checkpoint_seconds": float("nan")}), "NaN is no number"),
+    "other version": (plan_request(version="0.0.1"), "the server runs plfl 0.0.1 and this client"),
+    "other interval": (plan_request(minutes=60), "interval in minutes that the federation agreed on: 60"),
+    "other covariates": (plan_request(covariate_names=["humidity"]), "covariates that the federation agreed on: hum"),
+    "other static facts": (plan_request(static_names=[]), "static facts that the federation agreed on: none"),
+    "recipe that is not allowed": (plan_request(config={"recipe": "other"}), "recipe 'other' is not allowed here"),
+    "recipe that is not what it says": (plan_request(config={"model": "analog"}), "has the model 'lstm_mlp'"),
+    "invalid setting": (plan_request(config={"batch": 0}), "the server's settings are not valid here: batch = 0"),
+    "setting of a wrong type": (plan_request(config={"rounds": True}), "not valid here: rounds = True"),
+    "unknown setting": (plan_request(config={"hook": "rm"}), "not valid here: unknown config key 'hook'"),
+    "all layers shared": (plan_request(config={"personal": []}), "'mlp.* may not be shared by this client"),
+    "huge model": (plan_request(config={"hidden": 10_000}), "parameters is too large; no client takes more than"),
+    "history too short for a window": (plan_request(config={"history_days": 1, "lookback": "7d"}), r"\(PLF109 "),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_hostile_server_is_refused_with_the_reason_and_nothing_is_trained_or_kept(node, name, monkeypatch):
+    request, reason = REQUESTS[name]
+    before = {path: path.read_bytes() for path in node.folder.rglob("*") if path.is_file()}
+    monkeypatch.setattr("plfl.deploy.node._update", lambda *args: pytest.fail("trained"))
+    said = node.answer(request)
+    assert said.kind == REFUSAL
+    assert dict(said.arrays) == {}
+    assert re.search(reason, said.facts["reason"]), said.facts["reason"]
+    assert before == {path: path.read_bytes() for path in node.folder.rglob("*") if path.is_file()}
+
+
+def test_twenty_configurations_and_more_are_refused():
+    assert len(REQUESTS) >= 20
+
+
+def test_a_client_that_was_asked_all_that_still_answers_an_honest_request_as_before(node):
+    first = node.answer(train_request())
+    for request, _ in REQUESTS.values():
+        node.answer(request)
+    again = node.answer(train_request())
+    assert (first.kind, again.kind) == (UPDATE, UPDATE)
+    assert digest(again.arrays) == digest(first.arrays)
+
+
+@pytest.mark.parametrize("batch", [8, 16, 192])
+def test_multiples_of_the_floor_are_no_fault(batch):
+    assert fault_of_request(Policy(), train_request(batch=batch)) is None
+
+
+def test_a_client_s_own_floors_hold_whatever_they_are():
+    strict = Policy(min_batch=32, min_local_steps=50)
+    assert "floor of 32" in fault_of_request(strict, train_request(batch=16, local_steps=50))
+    assert "floor of 50" in fault_of_request(strict, train_request(batch=32, local_steps=49))
+    assert fault_of_request(strict, train_request(batch=64, local_steps=50)) is None
+
+
+def test_before_a_plan_nothing_is_trained(tmp_path):
+    said = make_node(tmp_path).answer(train_request())
+    assert said.facts["reason"] == "this client has agreed to no plan yet"
+
+
+def test_a_plan_that_is_refused_is_not_followed_by_what_comes_after_it(tmp_path):
+    node = make_node(tmp_path)
+    assert node.answer(PLANNED).kind == READY
+    assert node.answer(plan_request(config={"personal": []})).kind == REFUSAL  # layers that may not be shared
+    everything = shared_params() | {
+        name: np.zeros(shape, np.float32)
+        for name, shape in {
+            "mlp.0.weight": (6, 12),
+            "mlp.0.bias": (6,),
+            "mlp.1.weight": (6,),
+            "mlp.2.weight": (1, 6),
+            "mlp.2.bias": (1,),
+        }.items()
+    }
+    said = node.answer(train_request(everything))
+    assert "sent parameter 'mlp.0.bias'" in said.facts["reason"]
+    assert set(node.answer(train_request()).arrays) == set(shared_params())
