@@ -919,77 +919,101 @@ typedef struct {
   int num_readings, width, num_times, columns;
 } Own;
 
-INLINE int64_t within(int64_t time, int64_t num) { return time < 0 ? 0 : time >= num ? num - 1 : time; }
-INLINE const float *reading(const Own *own, int64_t time) {
-  return own->readings + within(time, own->num_readings) * own->width;
+INLINE V gather(const float *from, I index) {
+#if defined(__AVX512F__)
+  return (V)_mm512_i32gather_ps((__m512i)index, from, 4);
+#elif defined(__AVX2__)
+  return (V)_mm256_i32gather_ps(from, (__m256i)index, 4);
+#else
+  V x;
+  for (int i = 0; i < LANES; i++) x[i] = from[index[i]];
+  return x;
+#endif
 }
-INLINE float load_at(const Own *own, int64_t time) { return time < 0 ? NAN : *reading(own, time); }
-INLINE const float *date(const Own *own, int64_t time) {
-  return own->calendar + within(time, own->num_times) * own->columns;
-}
-INLINE int is_off(const float *date) { return (date[1] > 4.5f / 7) | (date[2] > 0); }
 
-/* Loads at some times before `time`, relative to a level; 0 where unknown. */
-INLINE void read_path(const Own *own, float *restrict to, const int32_t *restrict path, int num, int64_t time,
-                      int64_t longest, float level) {
-  if (time < longest) {
-    for (int p = 0; p < num; p++) to[p] = load_at(own, time - path[p]);
-  } else {
-    const float *from = own->readings + time * own->width;
-    for (int p = 0; p < num; p++) to[p] = from[-path[p] * own->width];
-  }
-  for (int p = 0; p < num; p++) {
-    float change = to[p] - level;
-    to[p] = isfinite(change) ? change : 0;
-  }
+INLINE I is_finite(V x) { return x - x == 0; }
+INLINE V size(V x) { return (V)((I)x & 0x7fffffff); }
+INLINE V one_if(I mask) { return (V)(mask & (I)all(1)); }
+INLINE I within(I time, int num) {
+  I is_late = time > num - 1;
+  time = (is_late & (num - 1)) | (~is_late & time);
+  return time & ~(time < 0);
+}
+INLINE V reading(const Own *own, I time, int column) {
+  return gather(own->readings + column, within(time, own->num_readings) * own->width);
+}
+INLINE V load_at(const Own *own, I time) { return pick(time < 0, all(NAN), reading(own, time, 0)); }
+INLINE V date(const Own *own, I time, int column) {
+  return gather(own->calendar + column, within(time, own->num_times) * own->columns);
+}
+INLINE I is_off(const Own *own, I time) { return (date(own, time, 1) > 4.5f / 7) | (date(own, time, 2) > 0); }
+
+/* A load before `time` relative to a level; 0 where unknown. */
+INLINE V change_at(const Own *own, I time, V level) {
+  V change = load_at(own, time) - level;
+  return pick(is_finite(change), change, (V){0});
+}
+
+/* Vectors as rows of floats: those of the pairs from b on, in an array of (batch, num). */
+static void store_turned(float *to, V *room, const V *from, int num, int batch, int b) {
+  int step = rounded_up(num) / LANES;
+  transpose(room, step, from, num);
+  for (int k = 0; k < LANES && b + k < batch; k++)
+    memcpy(to + (size_t)(b + k) * num, room + k * step, num * sizeof(float));
 }
 
 /* (readings, calendars, zone, origins, leads, offsets, recency) -> (likeness, changes, is_known) */
 static XLA_FFI_Error *run_cut_days(XLA_FFI_CallFrame *frame) {
   XLA_FFI_Buffer *readings = argument(frame, 0), *calendars = argument(frame, 1), *shape = answer(frame, 2);
   int batch = axis(shape, 2), num_days = axis(shape, 1), num_path = axis(argument(frame, 5), 1) - 1;
+  int num_seen = axis(answer(frame, 0), 1), num_rows = num_days * num_seen;
   Own own = {.num_readings = axis(readings, 2), .width = axis(readings, 1), .num_times = axis(calendars, 2),
              .columns = axis(calendars, 1)};
-  float *seen = floats(answer(frame, 0)), *changes = floats(answer(frame, 1)), *is_known = floats(shape);
-  float *now = (float *)scratch(2 * rounded_up(num_path) / LANES), *past = now + rounded_up(num_path);
+  V *now = scratch((size_t)num_path + own.width + num_rows + 3 * num_days + LANES * (rounded_up(num_rows) / LANES));
   if (now == NULL) return failure(frame, "out of memory while cutting past days");
-  int64_t num_clients = count(shape, 2), longest = 0;
+  V *weather = now + num_path, *seen = weather + own.width, *changes = seen + num_rows, *is_known = changes + 2 * num_days;
+  V *room = is_known + num_days;
+  int64_t num_clients = count(shape, 2);
   for (int64_t n = 0; n < num_clients; n++) {
     const int32_t *origins = part_of(frame, 3, 1, n), *leads = part_of(frame, 4, 1, n), *path = part_of(frame, 5, 1, n);
     const float *recency = part_of(frame, 6, 1, n), *zones = part_of(frame, 1, 3, n);
     own.readings = part_of(frame, 0, 2, n);
     own.calendar = zones + (size_t)*(const int32_t *)part_of(frame, 2, 0, n) * own.num_times * own.columns;
     const int day = *path++;
-    for (int p = 0; p < num_path; p++) longest = path[p] > longest ? path[p] : longest;
-    for (int b = 0; b < batch; b++) {
-      const int64_t origin = origins[b], lead = leads[b];
-      const float base = load_at(&own, origin), share = (float)lead / day, *weather = reading(&own, origin);
-      const float weekday = date(&own, origin + lead)[1];
-      const int off = is_off(date(&own, origin)), off_then = is_off(date(&own, origin + lead));
-      read_path(&own, now, path, num_path, origin, longest, base);
-      for (int d = 0; d < num_days; d++) {
-        const int64_t then = origin - (int64_t)(d + 1) * day;
-        float level = load_at(&own, then), reached = load_at(&own, then + lead);
-        const int known = isfinite(level + reached) & (then + lead <= origin);
-        level = known ? level : base;
-        reached = known ? reached : base;
-        read_path(&own, past, path, num_path, then, longest, level);
-        for (int p = 0; p < num_path; p++) seen[p] = fabsf(now[p] - past[p]);
-        seen += num_path;
-        const float *arrived = date(&own, then + lead), *before = reading(&own, then);
-        seen[0] = fabsf(base - level);
-        seen[1] = fabsf(weekday - arrived[1]) < 1e-3f;
-        seen[2] = off_then != is_off(arrived);
-        seen[3] = off != is_off(date(&own, then));
-        seen[4] = recency[d];
-        seen[5] = d == 0;
-        seen[6] = share;
-        for (int k = 1; k < own.width; k++) seen[6 + k] = fabsf(weather[k] - before[k]);
-        seen += 6 + own.width;
-        *changes++ = reached - level;
-        *changes++ = reached - base;
-        *is_known++ = known;
+    for (int b = 0; b < batch; b += LANES) {
+      I origin, lead;
+      for (int k = 0; k < LANES; k++) { /* beyond the batch the last pair stands in */
+        int pair = b + k < batch ? b + k : batch - 1;
+        origin[k] = origins[pair], lead[k] = leads[pair];
       }
+      const V base = load_at(&own, origin), weekday = date(&own, origin + lead, 1);
+      const I off = is_off(&own, origin), off_then = is_off(&own, origin + lead);
+      const V share = __builtin_convertvector(lead, V) / (float)day;
+      for (int p = 0; p < num_path; p++) now[p] = change_at(&own, origin - path[p], base);
+      for (int k = 1; k < own.width; k++) weather[k] = reading(&own, origin, k);
+      for (int d = 0; d < num_days; d++) {
+        const I then = origin - (d + 1) * day, arrival = then + lead;
+        V *to = seen + d * num_seen, level = load_at(&own, then), reached = load_at(&own, arrival);
+        const I known = is_finite(level) & is_finite(reached) & (arrival <= origin);
+        level = pick(known, level, base);
+        reached = pick(known, reached, base);
+        for (int p = 0; p < num_path; p++) to[p] = size(now[p] - change_at(&own, then - path[p], level));
+        to += num_path;
+        to[0] = size(base - level);
+        to[1] = one_if(size(weekday - date(&own, arrival, 1)) < 1e-3f);
+        to[2] = one_if(off_then ^ is_off(&own, arrival));
+        to[3] = one_if(off ^ is_off(&own, then));
+        to[4] = all(recency[d]);
+        to[5] = all(d == 0);
+        to[6] = share;
+        for (int k = 1; k < own.width; k++) to[6 + k] = size(weather[k] - reading(&own, then, k));
+        changes[2 * d] = reached - level;
+        changes[2 * d + 1] = reached - base;
+        is_known[d] = one_if(known);
+      }
+      store_turned(floats(answer(frame, 0)) + n * batch * num_rows, room, seen, num_rows, batch, b);
+      store_turned(floats(answer(frame, 1)) + n * batch * 2 * num_days, room, changes, 2 * num_days, batch, b);
+      store_turned(floats(shape) + n * batch * num_days, room, is_known, num_days, batch, b);
     }
   }
   return NULL;
