@@ -238,10 +238,11 @@ def test_the_command_line_is_frozen():
         name: sorted(o for p in c.params for o in p.opts if o.startswith("-")) for name, c in group.commands.items()
     }
     nested = {
-        f"data {name}": sorted(o for p in c.params for o in p.opts if o.startswith("-"))
-        for name, c in group.commands["data"].commands.items()
+        f"{group_name} {name}": sorted(o for p in c.params for o in p.opts if o.startswith("-"))
+        for group_name in ("data", "federation")
+        for name, c in group.commands[group_name].commands.items()
     }
-    del found["data"]
+    del found["data"], found["federation"]
     assert found | nested == {
         "run": ["--baselines", "--data", "--init", "--json", "--out", "--resume", "--seed", "--set", "--strict"],
         "report": ["--json"],
@@ -267,6 +268,14 @@ def test_the_command_line_is_frozen():
         "data fetch": sorted(
             ["--state", "--buildings", "--out", "--upgrade", "--release", "--seed", "--workers", "--url", "--json"]
         ),
+        "federation init": ["--clients", "--data", "--host", "--json", "--port", "--recipe", "--set"],
+        "federation add-client": ["--data", "--json"],
+        "federation revoke-client": ["--json", "--reason"],
+        "federation renew-server": ["--host", "--json"],
+        "federation server": ["--insecure", "--json", "--resume"],
+        "federation client": ["--insecure", "--json", "--once"],
+        "federation status": ["--json"],
+        "federation demo": ["--clients", "--json", "--keep", "--personal", "--rounds", "--server", "--set"],
     }
 
 

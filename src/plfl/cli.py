@@ -20,6 +20,7 @@ from rich.logging import RichHandler
 
 from plfl._version import __version__
 from plfl.config import Config, parse_settings
+from plfl.deploy.commands import app as federation_app
 from plfl.errors import BadInput, PlflError
 from plfl.federate import processes
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
@@ -53,6 +54,7 @@ app = typer.Typer(
 
 data_app = typer.Typer(help="What data there is, and how to get more.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(federation_app, name="federation")
 
 
 def _show_version(is_asked: bool) -> None:

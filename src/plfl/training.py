@@ -145,6 +145,24 @@ def run(
         return _Run(federation, folder, observer or (lambda progress: None), started, compared, *begin).go()
 
 
+def conclude(
+    federation: Federation,
+    folder: Path,
+    state: FederationState,
+    history: list[dict[str, Any]],
+    *,
+    baselines: str = "simple",
+    seconds: float = 0.0,
+) -> Result:
+    """What comes after the last round, for a state that was trained elsewhere: tune, evaluate, write the files."""
+    begun = time.perf_counter()
+    names = _baseline_names(baselines)
+    ending = _Run(federation, folder, lambda progress: None, begun, names, state, history, seconds)
+    ending.saved_round = len(history)
+    ending._write_config()
+    return ending._finish()
+
+
 def _baseline_names(asked: str) -> tuple[str, ...]:
     if asked not in ("none", "simple", "all"):
         raise BadInput(f"baselines is none, simple or all, not {asked!r}")

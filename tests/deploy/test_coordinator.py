@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plfl.deploy import local
+from federations import SOON, make_federation, make_nodes
 from plfl.deploy.coordinator import Coordinator, Failure, Terms
 from plfl.deploy.local import LocalWire
 from plfl.deploy.messages import TRAIN, UPDATE, Message
@@ -18,20 +18,7 @@ from plfl.federate.params import client_keys
 from plfl.federate.round import FederationState, choose_cohort, run_round
 from plfl.federation import Federation, make_plan
 from plfl.forecast.windows import make_task
-from small import agree_on, assert_trees_close, tiny_config, uneven_panel
-
-SOON = Terms(deadline=0.2, settling=0.2, patience=3)
-ANY = Policy(min_batch=1, min_local_steps=1)
-
-
-def make_nodes(folder, panel, policy=ANY):
-    return local.make_nodes(folder, panel, policy)
-
-
-def make_federation(folder, panel, config, terms=SOON, wire=None, **more):
-    wire = wire or LocalWire(make_nodes(folder / "clients", panel))
-    ids = more.pop("ids", list(panel.ids))
-    return Coordinator(agree_on(panel, config), lambda: ids, wire, folder / "server", terms, **more), wire
+from small import assert_trees_close, tiny_config, uneven_panel
 
 
 def by_the_loop(panel, config, nodes):

@@ -153,7 +153,7 @@ def test_what_leaves_is_a_copy_without_memory_around_it():
 CHUNK, LEAST_DISTINCT = 16, 8
 CANARY = 31_415.926
 """A load, an area and more that no client has by chance."""
-CANARY_PATH = "/home/ada-canary/meter.csv"
+CANARY_PATH = "/srv/ada-canary/meter.csv"
 
 
 def serialised(sent):

@@ -331,7 +331,7 @@ def test_which_windows_are_drawn_is_a_secret_of_the_client_that_stays_and_is_nob
     def draws_of(folder):
         node = make_node(folder)
         if not (folder / "used").exists():
-            (node.folder / "secret").unlink()  # those of make_nodes are made of the ids
+            (node.folder / "draws.secret").unlink()  # those of make_nodes are made of the ids
             (folder / "used").touch()
         agree(node)
         return np.asarray(jax.random.key_data(node.draws)).tolist()
@@ -344,7 +344,7 @@ def test_the_secret_is_readable_by_its_owner_alone_and_a_damaged_one_is_not_told
     node = make_node(tmp_path)
     agreement = agree(node)
     assert train(node, agreement, 1).kind == UPDATE
-    secret = node.folder / "secret"
+    secret = node.folder / "draws.secret"
     assert secret.stat().st_mode & 0o077 == 0
     secret.write_text("cut off")
     said = train(node, agreement, 2)

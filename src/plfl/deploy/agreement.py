@@ -16,14 +16,14 @@ import jax
 import numpy as np
 
 from plfl._version import __version__
-from plfl.config import Config
+from plfl.config import TABLE_FIELDS, Config
 from plfl.data.panel import Panel
 from plfl.errors import BadInput
 from plfl.federation import Plan, complete, make_plan
 from plfl.forecast.windows import Task, make_task
 
-_AT_HOME = {"data", "device", "chunk", "cores", "checkpoint_seconds", "deterministic", "statics"}
-"""Settings that are each machine's own business."""
+_AT_HOME = {"data", "device", "chunk", "cores", "checkpoint_seconds", "deterministic", *TABLE_FIELDS}
+"""Settings that are each machine's own business, such as how its table is read."""
 _LONGEST_NAME = 200
 _DAYS = 60
 """Length of the made-up series that a server builds its model on."""

@@ -111,6 +111,16 @@ def fingerprint(public: bytes) -> str:
     return f"SHA256:{base64.b64encode(sha256).decode().rstrip('=')}"
 
 
+def fingerprint_of_pem(public: bytes) -> str:
+    """The same of a public key in PEM, as Flower carries it."""
+    try:
+        key = serialization.load_pem_public_key(public)
+        line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadInput(f"this is no public key in PEM ({error})") from None
+    return fingerprint(line)
+
+
 def read_certificate(path: Path) -> x509.Certificate:
     """The certificate in a PEM file."""
     try:

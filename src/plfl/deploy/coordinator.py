@@ -68,6 +68,10 @@ class Terms:
     """How often in a row a round may miss its quorum before the server stops."""
     settling: float = 600.0
     """Seconds that it waits for enough clients to be there at all."""
+    gathering: float = 0.0
+    """Seconds that it waits before the first round for clients beyond those."""
+    parting: float = 0.0
+    """Seconds that it waits at the end for clients that are away, to give them the last shared params."""
 
 
 @dataclass
@@ -118,7 +122,12 @@ class Coordinator:
             self._leave_if_stopped()
             self._meet()
             self._one_round(len(self.history) + 1)
+        until = time.monotonic() + self.terms.parting
         self._part()
+        while set(self.roster()) - self.done - set(self.refused) and time.monotonic() < until:
+            self._leave_if_stopped()
+            self._collect(1.0)
+            self._part()
         return self.state.common["x"]
 
     # ---- state ----
@@ -196,11 +205,14 @@ class Coordinator:
     def _meet(self) -> None:
         """Agree with the clients that are there and new; wait until enough of them are."""
         self._grow()
-        until = time.monotonic() + self.terms.settling
+        begun = time.monotonic()
+        until = begun + self.terms.settling
+        gathered = begun + (0.0 if self.history else self.terms.gathering)
         needed = max(1, math.ceil(self.terms.quorum * cohort_size(self.plan.config.fraction, len(self.ids))))
         while True:
             self._agree([client for client in self._here() if client not in self.windows])
-            if len(self._eligible()) >= needed:
+            is_complete = not set(self.roster()) - set(self.windows) - set(self.refused)
+            if len(self._eligible()) >= needed and (is_complete or time.monotonic() >= gathered):
                 return
             self._leave_if_stopped()
             if time.monotonic() > until:
@@ -420,6 +432,8 @@ class Coordinator:
             params = self._broadcast(client)
             facts = {"agreement": self.agreement.digest, "base": digest(params)}
             requests[client] = Message(END, facts, params)
+        if not requests:
+            return
         self.wire.send(requests, self.terms.deadline)
         left, until = set(waiting), time.monotonic() + self.terms.deadline
         while left and time.monotonic() < until and not self.is_stopped():

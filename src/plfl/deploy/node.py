@@ -41,7 +41,7 @@ from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, find_refusals, make_task
 from plfl.storage import digest, safe_name, sync_folder, write_text
 
-_PLAN_FILE, _SECRET_FILE = "plan.json", "secret"
+_PLAN_FILE, _SECRET_FILE = "plan.json", "draws.secret"
 log = logging.getLogger("plfl")
 
 Finish = Callable[["Node", Params], None]
@@ -238,6 +238,10 @@ class Node:
         """This client's state after its last round; a newcomer's before the first one."""
         kept = self._recall(plan)
         return self.newcomer(plan) if kept is None else kept.after
+
+    def last_round(self) -> Keepsake | None:
+        """The last round of this run that this client trained."""
+        return self._recall(self.plan())
 
     def _begin(self, plan: Plan, kept: Keepsake | None, round_index: int) -> ClientState:
         """The state at which a round begins: after the last one, or before it where the server repeats it."""

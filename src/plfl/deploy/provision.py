@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from plfl.deploy.inspection import Problem, inspect
 from plfl.deploy.roster import FILE, Member, Roster, check_distinct, read_file, read_roster, write_roster
@@ -31,6 +31,8 @@ from plfl.deploy.settings import (
     PLACEHOLDER,
     ClientSettings,
     Policy,
+    Rounds,
+    Run,
     ServerSettings,
     check_host,
     check_id,
@@ -54,6 +56,7 @@ __all__ = [
     "ServerSettings",
     "add_client",
     "init",
+    "init_from_data",
     "inspect",
     "read_client",
     "read_policy",
@@ -100,6 +103,9 @@ def init(
     data: Mapping[str, str] | None = None,
     valid_days: int = VALID_DAYS,
     apps: Sequence[str] = (),
+    run: Mapping[str, Any] | None = None,
+    rounds: Mapping[str, Any] | None = None,
+    fill_home: Callable[[Path, str], Mapping[str, Any]] = lambda home, client: {},
 ) -> Provisioned:
     """Make a federation in a new folder.
 
@@ -111,6 +117,9 @@ def init(
       data: the data source of each client, as far as it is known.
       valid_days: how long the server's certificate is valid.
       apps: SHA-256 of the app bundles that clients may run.
+      run: the table [run] of server.toml.
+      rounds: its table [rounds].
+      fill_home: puts more files into a client's new folder, and gives the settings that belong to them.
     """
     from plfl.deploy import certificates
 
@@ -118,7 +127,13 @@ def init(
     sources = _check_data(data, ids)
     policy = _make_policy(apps)
     folder = _resolve(folder)
-    settings = ServerSettings(host=check_host(host), port=check_port(port), name=_name_of(folder))
+    settings = ServerSettings(
+        host=check_host(host),
+        port=check_port(port),
+        name=_name_of(folder),
+        run=make_table(Run, run or {}, "[run] "),
+        rounds=make_table(Rounds, rounds or {}, "[rounds] "),
+    )
     now = _now()
     authority = certificates.make_authority(settings.name, now)
     pair = certificates.issue(authority, [settings.host], now, valid_days)
@@ -136,7 +151,8 @@ def init(
         for client in ids:
             at = place / "clients" / safe_name(client)
             at.mkdir(mode=0o700)
-            _fill_client(at, _client_settings(client, settings, sources.get(client)), policy, authority.certificate)
+            own = _client_settings(client, settings, sources.get(client), fill_home(at, client))
+            _fill_client(at, own, policy, authority.certificate)
             public = (at / "node.pub").read_bytes()
             _write(place / "server" / "keys" / f"{safe_name(client)}.pub", public)
             members.append(Member(id=client, key=certificates.fingerprint(public), added=now))
@@ -155,6 +171,27 @@ def init(
         server=folder / "server" / "server.toml",
         clients={client: _client_file(folder, client) for client in ids},
         valid_until=certificates.read_certificate(folder / "server" / "server.crt").not_valid_after_utc,
+    )
+
+
+def init_from_data(
+    folder: str | Path, source: str, clients: Sequence[str] | None = None, *, run: Mapping[str, Any], **more: Any
+) -> Provisioned:
+    """`init` for the meters of a source, or some of them, each with its own readings in its own folder."""
+    from plfl.data.sources import load_source
+    from plfl.deploy.slices import describe_form, write_slice
+
+    panel = load_source(source).usable()
+    ids = list(panel.ids) if clients is None else _check_clients(clients)
+    if unknown := [client for client in ids if client not in panel.ids]:
+        near = difflib.get_close_matches(unknown[0], panel.ids, n=3, cutoff=0.3) or panel.ids[:3]
+        raise BadInput(f"{source} has no readings of {unknown[0]!r}; it has {_listed(near, len(panel.ids))}")
+    return init(
+        folder,
+        ids,
+        run=describe_form(panel) | dict(run),
+        fill_home=lambda home, client: write_slice(home, panel, client),
+        **more,
     )
 
 
@@ -311,8 +348,11 @@ def _client_file(folder: Path, client: str) -> Path:
     return folder / "clients" / name / f"client-{name}.toml"
 
 
-def _client_settings(client: str, server: ServerSettings, data: str | None) -> ClientSettings:
-    return ClientSettings(id=client, server=server.address, data=PLACEHOLDER if data is None else data)
+def _client_settings(
+    client: str, server: ServerSettings, data: str | None, more: Mapping[str, Any] | None = None
+) -> ClientSettings:
+    values = {"data": PLACEHOLDER if data is None else data} | dict(more or {})
+    return ClientSettings(id=client, server=server.address, **values)
 
 
 def _fill_client(place: Path, settings: ClientSettings, policy: Policy, ca: bytes) -> None:

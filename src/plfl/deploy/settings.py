@@ -147,7 +147,7 @@ class Rounds(Table):
     quorum: Fraction = 0.5
     """Share of the asked clients that must have answered; with fewer, the round leaves the model as it was."""
     retries: int = Field(1, ge=0)
-    """How often a round without its quorum is tried again."""
+    """How often a client whose answer failed is asked again within a round."""
 
 
 class Run(Table):
@@ -155,6 +155,12 @@ class Run(Table):
 
     recipe: str = "paper"
     """Where the config starts from."""
+    interval: Text = "15min"
+    """The interval of every client's readings; a client with another one is refused."""
+    covariates: tuple[Text, ...] = ()
+    """The covariates that every client's data has, in this order, such as ["temperature"]."""
+    statics: tuple[Text, ...] = ()
+    """The static facts that every client's data has, in this order, such as ["floor_area"]."""
     settings: dict[str, Any] = {}
     """Config fields to change, as --set does for plfl run."""
 
@@ -167,7 +173,15 @@ class Run(Table):
                 )
                 raise ValueError(f"settings.{key}: {place}; leave it out")
         make_recipe(self.recipe, self.settings)
+        if not re.fullmatch(r"[1-9][0-9]{0,3}(min|h)", self.interval):
+            raise ValueError(f"interval = {self.interval!r}: write a length such as 15min or 1h")
         return self
+
+    @property
+    def minutes(self) -> int:
+        """The interval in minutes."""
+        hours = self.interval.endswith("h")
+        return int(self.interval.removesuffix("h").removesuffix("min")) * (60 if hours else 1)
 
     def config(self) -> Config:
         """The config of the run."""

@@ -1,0 +1,214 @@
+"""`plfl federation client`: what runs on a client's machine, started, watched and ended together.
+
+    this process     asks the server once whether it can be talked to, and watches over the others
+    supernode        Flower's SuperNode, which fetches messages and sends answers
+    answers          the executor with the `Node`: it reads the meter, trains, keeps what is personal (`answer`)
+
+Either may be killed: it is started again and goes on from what is on the disk.
+"""
+
+import logging
+import re
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plfl.config import Config
+from plfl.data.sources import Loaded, load_sources
+from plfl.deploy.flower_process import environment
+from plfl.deploy.preflight import Unreachable, check_server
+from plfl.deploy.server import check_files, free_port, held, write_secret
+from plfl.deploy.settings import ClientSettings, read_client, read_policy
+from plfl.deploy.supervise import Child, Supervisor, logged, signals_noted
+from plfl.errors import BadInput, Interrupted
+
+if TYPE_CHECKING:
+    from plfl.deploy.node import Node
+
+_REFUSED = re.compile(r"\[code: 2004\]|code.?=?.?2004")
+_ONLINE_SECONDS = 90.0
+"""A client that was killed counts as online for about a minute; as long its key is refused."""
+_SAY_EVERY = 60.0
+_LINGER = 3.0
+log = logging.getLogger("plfl")
+
+
+def run_client(path: Path, *, is_insecure: bool = False, is_once: bool = False) -> None:
+    """Run a client of a federation until it is stopped; with `is_once` until one run of the federation is over."""
+    settings = read_client(path)
+    check_files(path)
+    with logged(settings.folder), held(settings.folder), signals_noted() as stop:
+        if is_insecure:
+            log.warning("--insecure: everything goes over the network as it is, without TLS")
+        watch = _Watch(settings, is_insecure=is_insecure)
+        log.info("client %s of %s", settings.id, settings.server)
+        watch.wait_for_server(stop)
+        secret, port, here = write_secret(settings.folder), free_port(), str(path.absolute())
+        env, once = environment(settings.folder), ["once"] if is_once else []
+        answers = [sys.executable, "-m", "plfl.deploy.child", "answers", here, str(port), str(secret), *once]
+        node = Child(
+            "supernode",
+            lambda: _supernode_command(settings, port, secret, is_insecure=is_insecure),
+            env,
+            watch.see,
+            watch.ended,
+        )
+        worker = Child("answers", lambda: answers, env, on_exit=watch.released)
+        watch.worker, watch.node = worker, node
+        Supervisor([node, worker]).run(stop.is_set)
+        if stop.is_set():
+            raise Interrupted("the client was stopped; its personal layers are saved. Start it again to go on")
+
+
+def _supernode_command(settings: ClientSettings, port: int, secret: Path, *, is_insecure: bool) -> list[str]:
+    key = str(settings.key)
+    trust = ["--root-certificates", str(settings.ca), "--auth-supernode-private-key", key]
+    return [
+        *(sys.executable, "-m", "plfl.deploy.flower_process", "supernode"),
+        *("--superlink", settings.server, "--host", "127.0.0.1", "--port", str(port)),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
+        *(["--insecure", "--plain-key", key] if is_insecure else trust),
+    ]
+
+
+class _Watch:
+    """Turns what a SuperNode says into plain words, and decides whether to start it again."""
+
+    def __init__(self, settings: ClientSettings, *, is_insecure: bool) -> None:
+        self.settings, self.is_insecure = settings, is_insecure
+        self.refused_since: float | None = None
+        self.said_at = -_SAY_EVERY
+        self.worker: Child | None = None
+        self.node: Child | None = None
+        self.is_released = self.is_renewed = False
+
+    def wait_for_server(self, stop: threading.Event) -> None:
+        """Until the server can be talked to; what trying again cannot help is an error."""
+        while not stop.is_set():
+            try:
+                check_server(self.settings, is_insecure=self.is_insecure)
+                return
+            except Unreachable as error:
+                self._say_unreachable(str(error))
+            stop.wait(3.0)
+
+    def _say_unreachable(self, reason: str) -> None:
+        if time.monotonic() - self.said_at >= _SAY_EVERY:
+            self.said_at = time.monotonic()
+            log.warning(
+                "%s cannot be reached (%s); trying on. Is the server running, and its port open in the firewall?",
+                self.settings.server,
+                reason,
+            )
+
+    def see(self, line: str) -> None:
+        """A line of the SuperNode."""
+        if "SuperNode ID:" in line:
+            self.refused_since = None
+            log.info("connected to %s", self.settings.server)
+        elif "Ignoring message" in line and self.worker is not None and self.node is not None:
+            # The server gave a message up before all of it was here. The executor may wait for the rest of it, and the
+            # SuperNode would take its answer for that to the next message: both begin anew.
+            self.is_released = self.is_renewed = True
+            self.worker.stop(signal.SIGKILL)
+            self.node.stop()
+        elif "Connection attempt failed" in line:
+            self._say_unreachable("no connection")
+        elif "Connection successful after" in line:
+            self.said_at = -_SAY_EVERY
+            log.info("%s is there again", self.settings.server)
+
+    def released(self, child: Child, status: int) -> float | None:
+        """After the executor's end: it is started at once where we have ended it."""
+        is_released, self.is_released = self.is_released, False
+        return 0.0 if is_released and status == -signal.SIGKILL else None
+
+    def ended(self, child: Child, status: int) -> float | None:
+        """After the SuperNode's end: how long to wait before the next start."""
+        if self.is_renewed:
+            self.is_renewed = False
+            return 0.0
+        if _REFUSED.search("\n".join(child.tail)):
+            return self._refused()
+        try:
+            check_server(self.settings, is_insecure=self.is_insecure)
+        except Unreachable as error:
+            self._say_unreachable(str(error))
+            return 3.0
+        if status == 0:  # it leaves by itself when its signature is not accepted
+            return self._refused()
+        return None
+
+    def _refused(self) -> float:
+        from plfl.deploy import certificates
+
+        now = time.monotonic()
+        if self.refused_since is None:
+            self.refused_since = now
+            log.warning(
+                "%s does not accept this client's key, or still counts its last session as online; trying for %.0f s",
+                self.settings.server,
+                _ONLINE_SECONDS,
+            )
+        if now - self.refused_since > _ONLINE_SECONDS:
+            known = certificates.fingerprint(certificates.public_of(self.settings.key.read_bytes()))
+            raise BadInput(
+                f"{self.settings.server} does not accept the key of {self.settings.id!r} ({known}): it is not "
+                "registered there or was revoked, or another machine uses it now. Ask the operator for a new "
+                "client folder (plfl federation add-client)"
+            )
+        return 3.0
+
+
+# ---- the process of the answers ----
+
+
+def make_node(settings: ClientSettings) -> "Node":
+    """The client that the settings describe."""
+    from plfl.deploy.finishing import finish
+    from plfl.deploy.node import Node
+
+    home = Config(data=(settings.data,), **settings.data_settings)
+    return Node(settings.id, settings.folder, home, _Reader(settings), read_policy(settings.policy), finish)
+
+
+def answer(path: Path, port: int, secret: Path, *, is_once: bool) -> None:
+    """Answer a SuperNode's messages with this client's own data."""
+    from plfl.deploy.flower_client import Executor
+    from plfl.deploy.flower_process import end_with_parent
+    from plfl.deploy.messages import DONE, Message
+    from plfl.federate.devices import prepare
+
+    end_with_parent()
+    settings = read_client(path)
+    node = make_node(settings)
+    prepare(node.home.device, node.home.cores, deterministic=node.home.deterministic)
+    done_at: list[float] = []
+
+    def answer_one(request: Message) -> Message:
+        log.info("the server asks: %s %s", request.kind, request.facts.get("round", ""))
+        said = node.answer(request)
+        if said.kind == DONE and is_once:
+            done_at.append(time.monotonic())
+        return said
+
+    executor = Executor(settings.id, f"127.0.0.1:{port}", secret.read_bytes(), answer_one, node.policy.apps)
+    executor.run(lambda: bool(done_at) and time.monotonic() - done_at[0] > _LINGER)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads this client's meter as its settings say."""
+
+    settings: ClientSettings
+
+    def __call__(self, config: Config) -> Loaded:
+        loaded = load_sources(config.data, config)
+        panel = loaded.panel
+        if panel is not None and len(panel.ids) == 1:  # a table of one meter is this client's, whatever it calls it
+            return replace(loaded, panel=replace(panel, ids=(self.settings.id,)))
+        return loaded

@@ -1,0 +1,285 @@
+"""`plfl federation server`: what runs on the server's machine, started, watched and ended together.
+
+    this process     the front (TLS, the only public port) and the watch over the others
+    superlink        Flower's SuperLink, on loopback
+    rounds           the coordinator: rounds, gate, server optimizer, checkpoints (`serve`)
+
+Any of them may be killed: it is started again and goes on from what is on the disk.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plfl.deploy.flower_process import environment
+from plfl.deploy.front import Front
+from plfl.deploy.inspection import inspect
+from plfl.deploy.roster import Roster, read_file
+from plfl.deploy.settings import ServerSettings, read_server
+from plfl.deploy.supervise import Child, Supervisor, logged, signals_noted
+from plfl.errors import BadInput, Interrupted, PlflError
+from plfl.storage import safe_name, write_json
+
+if TYPE_CHECKING:
+    from plfl.deploy.coordinator import Coordinator
+
+STATUS, TRAFFIC, RUN, ENROLLED = "status.json", "traffic.json", "run.json", "enrolled"
+"""Files in the server's folder: where it stands, what went through its front, what the run is called, and a mark that
+the SuperLink knows the roster's keys."""
+_PATIENCE = 20
+_GATHERING, _PARTING = 60.0, 60.0
+"""Seconds that clients have to be there for the first round, and to fetch the last model."""
+_START = 120.0
+_LEAVING = 15.0
+"""Seconds in which the rounds of a server that was killed have ended, so that two never write."""
+log = logging.getLogger("plfl")
+
+
+def run_server(path: Path, *, is_insecure: bool = False) -> None:
+    """Run the server of a federation until its rounds are over or it is stopped."""
+    settings = read_server(path)
+    check_files(path)
+    with logged(settings.folder), held(settings.folder), signals_noted() as stop:
+        if is_insecure:
+            log.warning("--insecure: everything goes over the network as it is, without TLS")
+        secret, port = write_secret(settings.folder), free_port()
+        front = Front(
+            settings.host,
+            settings.port,
+            port,
+            settings.ca,
+            None if is_insecure else settings.certificate,
+            None if is_insecure else settings.key,
+            name_key=lambda key: _name_key(settings, key),
+            is_open=(settings.folder / ENROLLED).exists,
+        )
+        (settings.folder / ENROLLED).unlink(missing_ok=True)
+        env = environment(settings.folder)
+        rounds = [sys.executable, "-m", "plfl.deploy.child", "rounds", str(path.absolute()), str(port), str(secret)]
+        children = [
+            Child("superlink", lambda: _superlink_command(settings, port, secret), env),
+            Child("rounds", lambda: rounds, env),
+        ]
+        front.start()
+        log.info("federation %s: listening on %s", settings.name, settings.address)
+        try:
+            Supervisor(children).run(stop.is_set, _Counting(front, settings.folder / TRAFFIC).write)
+        finally:
+            front.stop()
+            _Counting(front, settings.folder / TRAFFIC).write()
+        if stop.is_set():
+            raise Interrupted("the server was stopped; every round that was closed is saved. Start it again to go on")
+
+
+class _Counting:
+    """Writes down what went through the front, now and then."""
+
+    def __init__(self, front: Front, path: Path) -> None:
+        self.front, self.path, self.last = front, path, 0.0
+
+    def write(self) -> bool:
+        if time.monotonic() - self.last > 5:
+            self.last = time.monotonic()
+            counts = {name: vars(count) for name, count in self.front.traffic.items()}
+            with suppress(OSError):
+                write_json(self.path, counts)
+        return False
+
+
+def _superlink_command(settings: ServerSettings, port: int, secret: Path) -> list[str]:
+    return [
+        *(sys.executable, "-m", "plfl.deploy.flower_process", "superlink"),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--database", str(settings.folder / "link.db")),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
+        *("--disable-runtime-dependency-installation", "--enable-supernode-auth"),
+        *("--ssl-ca-certfile", str(settings.ca)),
+        *("--ssl-certfile", str(settings.certificate), "--ssl-keyfile", str(settings.key)),
+    ]
+
+
+def check_files(path: Path) -> None:
+    """Refuse to start with files that cannot work; warn of what will not for long."""
+    for problem in inspect(path.absolute().parent):
+        if problem.is_fatal:
+            raise BadInput(problem.message)
+        log.warning("%s", problem.message)
+
+
+def free_port() -> int:
+    """A port on loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def write_secret(folder: Path) -> Path:
+    """A new secret that Flower's program and ours have in common, for this start alone."""
+    path = folder / "secret"
+    with suppress(FileNotFoundError):
+        path.unlink()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32))
+    return path
+
+
+@contextmanager
+def held(folder: Path, name: str = ".lock", seconds: float = 0.0) -> Iterator[None]:
+    """The folder, for one process at a time; waits so many seconds for another one that is about to end."""
+    until = time.monotonic() + seconds
+    with (folder / name).open("a") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise BadInput(f"{folder} is in use: is this federation running here already?") from None
+                time.sleep(0.2)
+        yield
+
+
+def _name_key(settings: ServerSettings, key: bytes) -> str:
+    """Whose key this is, by the roster."""
+    from plfl.deploy import certificates
+
+    try:
+        print_ = certificates.fingerprint_of_pem(key)
+        roster = read_file(settings.roster)
+    except PlflError:
+        return "its key cannot be read"
+    member = next((each for each in roster.clients if each.key == print_), None)
+    if member is None:
+        return f"the key {print_} is not on the roster; add it with plfl federation add-client"
+    if member.revoked is not None:
+        return f"{member.id!r} was revoked on {member.revoked:%Y-%m-%d}"
+    return f"{member.id!r} still counts as online, from a session that ended within the last minute"
+
+
+# ---- the process of the rounds ----
+
+
+def serve(path: Path, port: int, secret: Path) -> None:
+    """Run the rounds over a SuperLink on this machine."""
+    from plfl.deploy.agreement import make_agreement
+    from plfl.deploy.coordinator import Coordinator, Terms
+    from plfl.deploy.flower_server import FlowerWire, Link
+    from plfl.federate.devices import prepare
+
+    settings = read_server(path)
+    config = settings.run.config()
+    prepare("cpu", 1, deterministic=config.deterministic)
+    run = settings.run
+    agreement = make_agreement(_run_name(settings), config, run.minutes, run.covariates, run.statics)
+    rounds = settings.rounds
+    terms = Terms(
+        deadline=rounds.deadline_seconds,
+        quorum=rounds.quorum,
+        patience=_PATIENCE,
+        retries=rounds.retries,
+        gathering=_GATHERING,
+        parting=_PARTING,
+    )
+    members = _Members(settings)
+    link = Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes())
+    wire = FlowerWire(link, members.keys)
+    with held(settings.folder, ".rounds.lock", _LEAVING), signals_noted() as stop:
+        coordinator = Coordinator(
+            agreement,
+            members.ids,
+            wire,
+            settings.folder,
+            terms,
+            observer=lambda each: write_json(settings.folder / STATUS, describe(each)),
+            is_stopped=stop.is_set,
+        )
+        log.info("waiting for %d clients", len(coordinator.ids))
+        try:
+            wire.open(_START)
+            (settings.folder / ENROLLED).touch()
+            coordinator.go()
+        finally:
+            wire.close()
+            write_json(settings.folder / STATUS, describe(coordinator))
+    absent = [client for client in members.ids() if client not in coordinator.done]
+    log.info("all %d rounds are done", coordinator.rounds)
+    if absent:
+        log.warning("%s did not get the last model; start the server again when they are there", ", ".join(absent[:10]))
+
+
+def _run_name(settings: ServerSettings) -> str:
+    """The name of the run in this folder: made once, and with it what clients keep belongs to it."""
+    path = settings.folder / RUN
+    if path.exists():
+        return str(json.loads(path.read_text(encoding="utf-8"))["run"])
+    name = f"{settings.name}-{secrets.token_hex(4)}"
+    write_json(path, {"run": name, "begun": datetime.now(UTC).isoformat(timespec="seconds")})
+    return name
+
+
+class _Members:
+    """The roster as it is now; while its file cannot be read, as it was."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings, self.last = settings, read_file(settings.roster)
+
+    def read(self) -> Roster:
+        try:
+            self.last = read_file(self.settings.roster)
+        except PlflError as error:
+            log.warning("%s; going on with the roster as it was", error)
+        return self.last
+
+    def ids(self) -> list[str]:
+        return [member.id for member in self.read().active]
+
+    def keys(self) -> dict[str, bytes]:
+        """The public key of every client that may take part."""
+        from plfl.deploy import certificates
+
+        found = {}
+        for member in self.read().active:
+            path = self.settings.keys / f"{safe_name(member.id)}.pub"
+            try:
+                public = path.read_bytes()
+                if certificates.fingerprint(public) != member.key:
+                    raise BadInput("it is another key than the roster's")
+                found[member.id] = public
+            except (OSError, BadInput) as error:
+                log.warning("%s cannot be used: %s", path, error)
+        return found
+
+
+def describe(coordinator: "Coordinator") -> dict[str, Any]:
+    """Where a server stands, from what left the clients and nothing else."""
+    ids = list(coordinator.roster())
+    return {
+        "run": coordinator.agreement.run,
+        "rounds": coordinator.rounds,
+        "round": len(coordinator.history),
+        "clients": [
+            {
+                "id": client,
+                "is_ready": client in coordinator.windows,
+                "is_done": client in coordinator.done,
+                "refused": coordinator.refused.get(client),
+                "problem": coordinator.problems.get(client),
+                "num_windows": coordinator.windows.get(client),
+            }
+            for client in ids
+        ],
+        "bytes_each_way": coordinator.plan.bytes_each_way,
+        "history": [{key: value for key, value in row.items() if key != "roster"} for row in coordinator.history],
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,253 @@
+"""Child processes that are kept alive, their lines in one log, and an orderly end.
+
+A child that dies is started again, after a wait that doubles while it keeps dying. A child of our own kind may say by
+its exit status that starting it again is of no use; the last error that it logged is then the reason. Lines of our own
+children are log records; lines of others go to the log file as they are.
+"""
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from plfl.deploy.flower_process import PARENT
+from plfl.errors import BadInput, Interrupted, PlflError, RunFailed
+
+FINAL = 64
+"""An exit status of this and more is final: FINAL + the exit status of the error."""
+LOG = "log.txt"
+_MARK = "plfl|"
+_GRACE = 8.0
+_FIRST_WAIT, _LONGEST_WAIT, _STABLE = 0.5, 30.0, 60.0
+_LOG_BYTES, _LOG_FILES = 5_000_000, 3
+_NOISE = re.compile(r'" 200$|ControlServicer\.ListNodes|ControlServicer\.ListRuns')
+"""Lines that come all the time and say nothing."""
+log = logging.getLogger("plfl")
+raw_log = logging.getLogger("plfl.raw")
+"""Lines of other programs: for the file, not for the terminal."""
+
+
+@dataclass
+class Child:
+    """A process that is kept alive."""
+
+    name: str
+    command: Callable[[], Sequence[str]]
+    env: Mapping[str, str]
+    on_line: Callable[[str], None] = lambda line: None
+    """Sees every line that is not a log record."""
+    on_exit: Callable[["Child", int], float | None] = lambda child, status: None
+    """May raise, or say how many seconds to wait before the next start."""
+    process: "subprocess.Popen[str] | None" = None
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=40))
+    last_error: str = ""
+    started_at: float = 0.0
+    next_start: float = 0.0
+    wait: float = _FIRST_WAIT
+
+    def start(self) -> None:
+        """Start it, and read what it says from a thread of its own."""
+        self.tail.clear()
+        self.last_error = ""
+        self.process = subprocess.Popen(
+            list(self.command()),
+            env={**self.env, PARENT: str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C is for the parent
+        )
+        self.started_at = time.monotonic()
+        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reader.start()
+
+    def _read(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        with process.stdout, suppress(ValueError):
+            for line in process.stdout:
+                self._take(line.rstrip("\n"))
+
+    def _take(self, line: str) -> None:
+        if line.startswith(_MARK):
+            _, level, message = line.split("|", 2)
+            number = logging.getLevelNamesMapping().get(level, logging.INFO)
+            if number >= logging.ERROR:
+                self.last_error = message
+            log.log(number, "%s", message)
+        elif line.strip() and not _NOISE.search(line):
+            self.tail.append(line)
+            raw_log.info("%s: %s", self.name, line)
+            self.on_line(line)
+
+    def finish_reading(self) -> None:
+        """After its end: wait for its last lines."""
+        self._reader.join(2)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Ask it to end."""
+        if self.process is not None and self.process.poll() is None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+
+class Supervisor:
+    """Keeps children alive until it is told to stop, or one of them is done."""
+
+    def __init__(self, children: Sequence[Child]) -> None:
+        self.children = list(children)
+
+    def run(self, is_stopped: Callable[[], bool], is_done: Callable[[], bool] = lambda: False) -> None:
+        """Start all, start again what dies, and end all when stopped, done or failed."""
+        try:
+            for child in self.children:
+                child.start()
+            while not is_stopped() and not is_done():
+                for child in self.children:
+                    self._look_after(child)
+                time.sleep(0.1)
+        except _Done:
+            pass
+        finally:
+            self.stop()
+
+    def _look_after(self, child: Child) -> None:
+        if child.process is None:
+            if time.monotonic() >= child.next_start:
+                child.start()
+            return
+        status = child.process.poll()
+        if status is None:
+            if time.monotonic() - child.started_at > _STABLE:
+                child.wait = _FIRST_WAIT
+            return
+        child.finish_reading()
+        child.process = None
+        if status >= FINAL:
+            raise _final_error(child, status - FINAL)
+        wait = child.on_exit(child, status)
+        if wait is None:
+            wait, child.wait = child.wait, min(2 * child.wait, _LONGEST_WAIT)
+            log.warning("%s ended unexpectedly (%s); starting it again in %.1f s", child.name, _say(status), wait)
+        child.next_start = time.monotonic() + wait
+
+    def stop(self) -> None:
+        """End all children, in an orderly way if they are quick."""
+        for child in reversed(self.children):
+            child.stop()
+        until = time.monotonic() + _GRACE
+        for child in self.children:
+            if child.process is not None:
+                try:
+                    child.process.wait(max(0.1, until - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    child.process.kill()
+                    child.process.wait()
+                child.finish_reading()
+
+
+class _Done(Exception):
+    """A child has done all that there was to do."""
+
+
+def _final_error(child: Child, status: int) -> Exception:
+    if status == 0:
+        return _Done()
+    kinds: dict[int, type[PlflError]] = {2: BadInput, 130: Interrupted}
+    return kinds.get(status, RunFailed)(child.last_error or f"{child.name} failed; see the log")
+
+
+def _say(status: int) -> str:
+    if status >= 0:
+        return f"status {status}"
+    with suppress(ValueError):
+        return signal.Signals(-status).name
+    return f"signal {-status}"
+
+
+# ---- in a child of our own kind ----
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        message = " ".join(record.getMessage().splitlines())
+        text = f"{_MARK}{record.levelname}|{message}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def run_as_child(work: Callable[[], None]) -> None:
+    """Log for the parent, do the work, and say how it ended by the exit status; never returns."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_OneLine())
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.INFO)
+    try:
+        work()
+    except PlflError as error:
+        log.error("%s", error)
+        sys.exit(FINAL + error.exit_status)
+    except KeyboardInterrupt:
+        sys.exit(FINAL + 130)
+    except Exception as error:  # the parent starts it again
+        log.exception("%s: %s", type(error).__name__, error)
+        sys.exit(1)
+    sys.exit(FINAL)
+
+
+# ---- in the parent ----
+
+
+@contextmanager
+def signals_noted() -> Iterator[threading.Event]:
+    """An event that Ctrl-C or SIGTERM sets."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def logged(folder: Path) -> Iterator[None]:
+    """Plain lines on standard error, and those and all others in the folder's log."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = RotatingFileHandler(
+            folder / LOG, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8", delay=False
+        )
+    except OSError as error:
+        raise BadInput(f"cannot write to {folder} ({error.strerror}); is folder right in the settings?") from None
+    terminal = logging.StreamHandler(sys.stderr)
+    form = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    terminal.addFilter(lambda record: record.name != raw_log.name)
+    for handler in (terminal, file):
+        handler.setFormatter(form)
+    before, level = list(log.handlers), log.level
+    log.handlers = [*(each for each in before if not _is_of_terminal(each)), terminal, file]
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.handlers = before
+        log.setLevel(level)
+        file.close()
+
+
+def _is_of_terminal(handler: logging.Handler) -> bool:
+    return type(handler).__module__.startswith("rich")

@@ -1,0 +1,183 @@
+"""Real processes of Flower: a SuperLink behind our front, SuperNodes with our executor, killed and started again."""
+
+import http.client
+import io
+import json
+import os
+import signal
+import ssl
+import threading
+import time
+import zipfile
+from contextlib import ExitStack, closing, contextmanager
+
+import numpy as np
+import psutil
+import pytest
+
+from plfl.deploy import client as client_role
+from plfl.deploy import flower_server, provision
+from plfl.deploy.agreement import make_agreement
+from plfl.deploy.client import make_node, run_client
+from plfl.deploy.demo import started
+from plfl.deploy.flower import bundle, digest_of_bundle
+from plfl.deploy.flower_process import environment
+from plfl.deploy.flower_server import FlowerWire, Link
+from plfl.deploy.front import Front
+from plfl.deploy.messages import PLAN, READY, REFUSAL, Message
+from plfl.deploy.server import _Members, _name_key, _superlink_command, free_port, write_secret
+from plfl.deploy.settings import read_client, read_server
+from plfl.deploy.supervise import Child, Supervisor
+from plfl.errors import BadInput
+
+pytestmark = pytest.mark.e2e
+
+
+def wait_for(is_true, seconds, what):
+    until = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < until, what()
+        time.sleep(0.2)
+
+
+@contextmanager
+def superlink(made):
+    """A SuperLink with its front, and the wire to it, without the process of the rounds."""
+    settings = read_server(made.server)
+    settings.folder.mkdir(exist_ok=True)
+    secret, port, stop = write_secret(settings.folder), free_port(), threading.Event()
+    child = Child("superlink", lambda: _superlink_command(settings, port, secret), environment(settings.folder))
+    front = Front(
+        *(settings.host, settings.port, port, settings.ca, settings.certificate, settings.key),
+        name_key=lambda key: _name_key(settings, key),
+    )
+    keeper = threading.Thread(target=Supervisor([child]).run, args=(stop.is_set,))
+    front.start()
+    keeper.start()
+    link = Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes())
+    wire = FlowerWire(link, _Members(settings).keys)
+    try:
+        yield front, wire, settings
+    finally:
+        wire.close()
+        stop.set()
+        keeper.join()
+        front.stop()
+
+
+def make(folder, ids, **more):
+    run = {"recipe": "paper", "settings": {"rounds": 2, "local_steps": 10}} | more.pop("run", {})
+    source = "generated:3?days=40"
+    return provision.init_from_data(folder, source, ids, host="127.0.0.1", port=free_port(), run=run, **more)
+
+
+def ask(wire, client, message, seconds=90):
+    wire.send({client: message}, seconds)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for who, said in wire.receive(1.0):
+            assert who == client
+            return said
+    raise AssertionError("no answer")
+
+
+def add_to_bundle(name, text):
+    content = io.BytesIO(bundle())
+    with zipfile.ZipFile(content, "a") as file:
+        file.writestr(name, text)
+    return content.getvalue()
+
+
+def test_clients_are_reached_refuse_other_bundles_and_are_turned_away_when_revoked(tmp_path, monkeypatch, caplog):
+    made = make(tmp_path / "pilot", ["b001", "b002"])
+    with ExitStack() as stack:
+        _, wire, settings = stack.enter_context(superlink(made))
+        wire.open(60)
+        stack.enter_context(started("client", str(made.clients["b001"])))
+        wait_for(lambda: "b001" in wire.online(), 60, lambda: "b001 did not come")
+        run = settings.run
+        agreement = make_agreement("x", run.config(), run.minutes, run.covariates, run.statics)
+        plan = Message(PLAN, {"agreement": agreement.to_json()})
+        said = ask(wire, "b001", plan)
+        assert said.kind == READY, said
+        assert said.facts["agreement"] == agreement.digest
+        assert ask(wire, "b001", Message("shell", {"command": "ls"})).kind == REFUSAL
+        assert ask(wire, "b002", plan).reason == "it has not been online yet"
+
+        context = ssl.create_default_context(cafile=settings.ca)
+        for path in ("/v1/control/list-runs", "/v1/control/start-run", "/v1/runtime/acquire-task", "/docs"):
+            with closing(http.client.HTTPSConnection("127.0.0.1", settings.port, context=context)) as connection:
+                connection.request("POST", path, b"")
+                assert connection.getresponse().status == 404, path
+
+        evil = add_to_bundle("plfl/evil.py", "import os")
+        monkeypatch.setattr(flower_server, "bundle", lambda: evil)
+        monkeypatch.setattr(flower_server, "digest_of_bundle", lambda: digest_of_bundle(evil))
+        wire._session.close()
+        wire._session = wire.link.begin()
+        said = ask(wire, "b001", plan)
+        assert said.kind == REFUSAL
+        assert f"the app bundle {digest_of_bundle(evil)} is not allowed here" in said.facts["reason"]
+
+        provision.revoke_client(made.folder, "b002", "moved out")
+        wire._enrol()
+        monkeypatch.setattr(client_role, "_ONLINE_SECONDS", 2.0)
+        with pytest.raises(BadInput, match=r"does not accept the key of 'b002' \(SHA256:.*was revoked"):
+            run_client(made.clients["b002"])
+        assert "'b002' was revoked on" in caplog.text  # the server's side
+
+
+def kill_all(process):
+    """A power cut: the process and all that it started, at once."""
+    everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for each in everyone:
+        os.kill(each.pid, signal.SIGKILL)
+    process.wait()
+
+
+def log_of(folder):
+    path = folder / "log.txt"
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_node_that_is_killed_in_a_round_goes_on_with_its_personal_layers(tmp_path):
+    ids, deadline, rounds = ["b001", "b002", "b003"], 12, 25
+    config = {"settings": {"rounds": rounds, "local_steps": 1500}}
+    made = make(tmp_path / "pilot", ids, run=config, rounds={"deadline_seconds": deadline})
+    server_folder = read_server(made.server).folder
+    lost = read_client(made.clients["b002"])
+
+    def logs():
+        return log_of(server_folder)[-3000:] + "\n" + log_of(lost.folder)[-3000:]
+
+    with ExitStack() as stack:
+        server = stack.enter_context(started("server", str(made.server)))
+        for client in ("b001", "b003"):
+            stack.enter_context(started("client", "--once", str(made.clients[client])))
+        victim = stack.enter_context(started("client", str(made.clients["b002"])))
+        wait_for(lambda: "asks: train 2" in log_of(lost.folder), 120, logs)
+        kill_all(victim)
+        node = make_node(lost)
+        before = node.last_round()
+        assert before.round_index == 1
+        again = stack.enter_context(started("client", "--once", str(made.clients["b002"])))
+        wait_for(lambda: server.poll() is not None, 300, logs)
+        assert server.returncode == 0, logs()
+        again.wait(30)
+    history = json.loads((server_folder / "status.json").read_text())["history"]
+    assert [row["round"] for row in history] == list(range(1, rounds + 1))
+    missed = [row for row in history if "b002" in row["failed"]]
+    assert missed[0]["round"] == 2
+    assert missed[0]["failed"]["b002"] == "no answer before the deadline"
+    assert deadline <= missed[0]["seconds"] < deadline + 5
+    assert sorted(missed[0]["accepted"]) == ["b001", "b003"]
+    taken = [row["round"] for row in history if "b002" in row["accepted"]]
+    assert taken[-1] == rounds, logs()
+    node = make_node(lost)
+    after = node.last_round()
+    assert after.round_index == rounds
+    assert len(taken) <= int(after.after.num_rounds) <= rounds  # none lost, none twice; it may have been late
+    assert (lost.folder / "report.html").exists()
+    for name, value in before.after.personal.items():
+        assert np.isfinite(after.after.personal[name]).all()
+        assert not np.array_equal(after.after.personal[name], value)

@@ -1,0 +1,20 @@
+"""Federations of separate servers and clients in one process, for the tests of `plfl.deploy`."""
+
+from plfl.deploy import local
+from plfl.deploy.coordinator import Coordinator, Terms
+from plfl.deploy.local import LocalWire
+from plfl.deploy.settings import Policy
+from small import agree_on
+
+SOON = Terms(deadline=0.2, settling=0.2, patience=3)
+ANY = Policy(min_batch=1, min_local_steps=1)
+
+
+def make_nodes(folder, panel, policy=ANY, finish=None):
+    return local.make_nodes(folder, panel, policy, finish)
+
+
+def make_federation(folder, panel, config, terms=SOON, wire=None, **more):
+    wire = wire or LocalWire(make_nodes(folder / "clients", panel))
+    ids = more.pop("ids", list(panel.ids))
+    return Coordinator(agree_on(panel, config), lambda: ids, wire, folder / "server", terms, **more), wire
