@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-fast test-e2e lint format bench campaign-resume campaign-fuzz campaign-dropouts benchmark-data docs build constraints clean
+.PHONY: help install run test test-fast test-e2e lint format bench campaign-resume campaign-fuzz campaign-federation campaign-dropouts benchmark-data docs build constraints clean
 
 help:  ## List the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -25,10 +25,10 @@ run: install  ## Train the forecaster on the bundled data and say where the repo
 test: test-fast test-e2e  ## Everything that CI runs
 
 test-fast: install lint  ## Lint, types and the tests that start nothing
-	$(PYTEST) -m "not e2e"
+	$(PYTEST) -m "not e2e and not campaign"
 
 test-e2e: install  ## The tests that start real processes or take long
-	$(PYTEST) -m e2e
+	$(PYTEST) -m "e2e and not campaign"
 
 lint: install  ## Format, lint and type checks
 	$(BIN)/ruff format --check .
@@ -49,6 +49,9 @@ campaign-resume: install  ## Kill a run at 50 random moments and resume it
 
 campaign-fuzz: install  ## Feed 100,000 broken files and tables to the reader and the doctor
 	$(BIN)/python benchmarks/campaign_fuzz.py
+
+campaign-federation: install  ## Kill a node of a real federation in the middle of a round
+	$(PYTEST) -n 0 -m campaign
 
 campaign-dropouts: install  ## Train 200 rounds with 30 % of the clients dropping out, beside nobody dropping out
 	$(BIN)/python benchmarks/dropouts.py

@@ -187,7 +187,7 @@ def by_difference(server, fewer, more):
 
 
 @pytest.mark.parametrize(
-    ("fewer", "more", "learning_rate", "close"), [((1, 80), (1, 81), 1e3, CLOSE), ((10, 8), (9, 9), 1e-4, 0.1)]
+    ("fewer", "more", "learning_rate", "close"), [((1, 80), (1, 81), 1e3, CLOSE), ((10, 8), (9, 9), 1e-4, 0.2)]
 )
 def test_updates_on_80_and_on_81_windows_give_the_last_window_away(tmp_path, fewer, more, learning_rate, close):
     settings = [SGD | {"client_lr": learning_rate, "seed": seed} for seed in range(6)]

@@ -140,6 +140,7 @@ def log_of(folder):
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.campaign
 def test_a_node_that_is_killed_in_a_round_goes_on_with_its_personal_layers(tmp_path):
     ids, deadline, rounds = ["b001", "b002", "b003"], 12, 25
     config = {"settings": {"rounds": rounds, "local_steps": 1500}}
