@@ -40,6 +40,7 @@ def test_a_client_writes_its_own_report_and_nobody_else_s(tmp_path):
         assert (node.folder / "report.html").exists()
 
 
+@pytest.mark.e2e
 def test_a_deployed_model_forecasts_from_a_client_s_folder(tmp_path):
     from plfl.forecast.deployed import find_model
 

@@ -304,15 +304,15 @@ def test_data_that_cannot_be_read_is_said_at_home_and_not_to_the_server(tmp_path
     node = make_node(tmp_path)
 
     def load(config):
-        raise BadInput("/home/ada/meter.csv: line 7: 2026-01-01T00:00 has 31.7 kWh")
+        raise BadInput("/srv/ada/meter.csv: line 7: 2026-01-01T00:00 has 31.7 kWh")
 
     node.load = load
     said = node.answer(Message(PLAN, {"agreement": agree_on(PANEL, tiny_config()).to_json()}))
     assert said.facts["reason"] == "this client's data cannot be read; its own log says why"
-    assert "/home/ada/meter.csv" in caplog.text
+    assert "/srv/ada/meter.csv" in caplog.text
 
 
-@pytest.mark.parametrize("error", [RunFailed("31.7 kWh"), KeyError("/home/ada"), MemoryError(), ZeroDivisionError()])
+@pytest.mark.parametrize("error", [RunFailed("31.7 kWh"), KeyError("/srv/ada"), MemoryError(), ZeroDivisionError()])
 def test_whatever_fails_at_the_end_is_a_refusal_that_says_nothing_private(tmp_path, error):
     node, agreement, _ = make_trained(tmp_path, 1)
 

@@ -46,7 +46,8 @@ def assert_equal(fused, plain, params, inputs, targets):
         np.testing.assert_allclose(ours[1][name], theirs[1][name], rtol=0, atol=2e-5 * largest, err_msg=name)
 
 
-@settings(max_examples=4, deadline=None)
+@pytest.mark.e2e
+@settings(max_examples=6, deadline=None)
 @given(st.integers(2, 70), st.integers(1, 40), st.integers(1, 9), st.integers(0, 10**6))
 def test_it_equals_autodiff_of_the_plain_loss_for_any_sizes(batch, hidden, days, seed):
     fused, plain, model, task = made(hidden, days)
