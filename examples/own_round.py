@@ -11,7 +11,7 @@ from plfl.federate import client, server
 from plfl.federate.client import LocalTraining, client_update
 from plfl.federate.params import batches_key, client_keys, personal_key, shared_key
 from plfl.federate.partition import make_partition
-from plfl.forecast.models import lstm_mlp, squared_error
+from plfl.forecast.models import lstm_mlp, make_objective
 from plfl.forecast.windows import make_task
 from plfl.recipes import paper
 
@@ -19,7 +19,8 @@ if __name__ == "__main__":
     task = make_task(generate(3, days=60), paper())
     model = lstm_mlp(task.num_features, task.lookback)
     partition = make_partition(model.init(shared_key(0)), ["mlp.*"])
-    training = LocalTraining(model, squared_error, partition, client.adam(lr=2e-3), task.view, local_steps=50, batch=16)
+    loss = make_objective("squared", task.view, model)
+    training = LocalTraining(model, loss, partition, client.adam(lr=2e-3), task.view, local_steps=50, batch=16)
     optimizer = server.fed_yogi()
     update_locally = jax.jit(client_update, static_argnums=0)
     keys = client_keys(0, task.panel.ids)
