@@ -8,10 +8,6 @@ error is the mean of the shared model's, as newcomers get it, and of the clients
 cost about the same. Some minutes per candidate on two cores.
 """
 
-import json
-import tempfile
-from pathlib import Path
-
 import plfl
 from plfl.recipes import forecast
 
@@ -45,9 +41,6 @@ def main() -> None:
         others = [state for state in STATES if state != left_out]
         chosen = min(found, key=lambda name: sum(found[name][state][0] for state in others))
         print(f"chosen without {left_out}: {chosen}; test MASE there {found[chosen][left_out][1]:.4f}")
-    path = Path(tempfile.gettempdir()) / "leave_one_out.json"
-    path.write_text(json.dumps(found))
-    print(f"all figures: {path}")
 
 
 if __name__ == "__main__":

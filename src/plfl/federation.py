@@ -108,8 +108,8 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         partition=partition,
         optimizer=CLIENT_OPTIMIZERS[config.client](**client_settings),
         view=task.view,
-        local_steps=count_steps(config, task),
-        batch=count_batch(config, task),
+        local_steps=count_steps(config, task.num_windows),
+        batch=count_batch(config, task.num_windows),
         starts_own=config.start == "own",
         keeps_moments=not config.reset_moments,
         precision={"float32": "highest", "tf32": "tensorfloat32"}[config.precision],
@@ -126,29 +126,22 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
     )
 
 
-def count_steps(config: Config, task: Task) -> int:
-    """Local steps in a round: the config's, or as many as let a typical client see its windows `max_passes` times."""
-    return count_steps_for(config, task.num_windows)
+def count_steps(config: Config, num_windows: np.ndarray) -> int:
+    """Local steps in a round: the config's, or as many as let a typical client see its windows `max_passes` times.
 
-
-def count_steps_for(config: Config, num_windows: np.ndarray) -> int:
-    """The same for clients with so many windows (clients,)."""
+    The clients have so many windows (clients,).
+    """
     if config.max_passes is None:
         return config.local_steps
-    enough = config.max_passes * float(np.median(num_windows)) / (count_batch_for(config, num_windows) * config.rounds)
+    enough = config.max_passes * float(np.median(num_windows)) / (count_batch(config, num_windows) * config.rounds)
     return max(1, min(config.local_steps, round(enough)))
 
 
-def count_batch(config: Config, task: Task) -> int:
+def count_batch(config: Config, num_windows: np.ndarray) -> int:
     """Windows in a minibatch: the config's, or with `max_passes` at most a 32nd of a typical client's windows.
 
     Few windows in large batches would be learnt by heart in few steps.
     """
-    return count_batch_for(config, task.num_windows)
-
-
-def count_batch_for(config: Config, num_windows: np.ndarray) -> int:
-    """The same for clients with so many windows (clients,)."""
     if config.max_passes is None:
         return config.batch
     return min(config.batch, max(_LEAST_BATCH, 8 * round(float(np.median(num_windows)) / 256)))

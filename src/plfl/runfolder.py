@@ -1,6 +1,5 @@
 """The folder of a run: created once, never overwritten, used by one process at a time."""
 
-import fcntl
 import logging
 import secrets
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from plfl.errors import BadInput
+from plfl.storage import locked
 
 _BEFORE_FIRST_CHECKPOINT = {".lock", "log.txt", ".config.toml.tmp", "config.toml", "state.new"}
 """All that a run leaves if it is killed before its first checkpoint."""
@@ -41,16 +41,12 @@ def _is_unused(folder: Path) -> bool:
 def opened(folder: Path) -> Iterator[None]:
     """Hold the folder's lock and write `log.txt` for as long as the run lasts."""
     try:
-        lock = (folder / ".lock").open("a")
+        (folder / ".lock").touch()
         handler = _QuietFile(folder / "log.txt", encoding="utf-8", delay=True)
     except OSError as error:
         raise BadInput(f"cannot write to {folder} ({error.strerror}); is it the folder of a run?") from None
     level = log.level
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(f"{folder} is in use by another process; wait for it, or choose another --out") from None
+    with locked(folder / ".lock", f"{folder} is in use by another process; wait for it, or choose another --out"):
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)

@@ -4,11 +4,14 @@ Arrays are safetensors with their own digest in the header, so that one file cop
 Facts about them are JSON under one key: equal content gives equal files, byte for byte.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +20,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from plfl.errors import Damaged
+from plfl.errors import BadInput, Damaged
 
 
 def digest(arrays: Mapping[str, Any]) -> str:
@@ -49,6 +52,22 @@ def put_in_place(temporary: Path, path: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """`write_bytes` for text."""
     write_bytes(path, text.encode())
+
+
+@contextmanager
+def locked(path: Path, refusal: str, seconds: float = 0.0) -> Iterator[None]:
+    """Hold a lock file for this process alone; after so many seconds of waiting for another one, refuse."""
+    until = time.monotonic() + seconds
+    with path.open("a") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() >= until:
+                    raise BadInput(refusal) from None
+                time.sleep(0.2)
+        yield
 
 
 def sync_folder(folder: Path) -> None:

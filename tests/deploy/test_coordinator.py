@@ -9,30 +9,14 @@ import pytest
 
 from federations import SOON, make_federation, make_nodes
 from plfl.deploy.coordinator import Coordinator, Failure, Terms
+from plfl.deploy.demo import train_by_loop
 from plfl.deploy.local import LocalWire
 from plfl.deploy.messages import TRAIN, UPDATE, Message
 from plfl.deploy.settings import Policy
 from plfl.errors import Interrupted, RunFailed
-from plfl.federate.loop import Loop
 from plfl.federate.params import client_keys
-from plfl.federate.round import FederationState, choose_cohort, run_round
-from plfl.federation import Federation, make_plan
-from plfl.forecast.windows import make_task
+from plfl.federate.round import choose_cohort
 from small import assert_trees_close, tiny_config, uneven_panel
-
-
-def by_the_loop(panel, config, nodes):
-    """Shared params, and personal ones by client, of the plain loop on the same data, with the nodes' own draws."""
-    task = make_task(panel, config)
-    plan = make_plan(config, task)
-    keys = client_keys(config.seed, panel.ids)
-    draws = jnp.stack([node.draws for node in nodes.values()])
-    loop = Loop(plan.training, plan.server, panel.ids, [task.client(c) for c in range(len(panel.ids))], draws, run="x")
-    state = Federation(config, task, None, jax.devices("cpu")[:1]).engine.init()
-    for at in range(1, config.rounds + 1):
-        cohort = choose_cohort(keys, at, plan.num_asked)
-        state = run_round(FederationState(*state), cohort, at, train=loop, server=plan.server, limits=plan.limits).state
-    return state
 
 
 @pytest.mark.parametrize("server", ["fed_avg", "fed_adam", "fed_avg_adaptive"])
@@ -41,7 +25,7 @@ def test_separate_servers_and_clients_have_the_numbers_of_the_plain_loop(tmp_pat
     panel, config = uneven_panel(3).sorted(), tiny_config(server=server, personal=personal, rounds=3)
     coordinator, wire = make_federation(tmp_path, panel, config)
     coordinator.go()
-    expected = by_the_loop(panel, config, wire.nodes)
+    expected = train_by_loop(panel, config, jnp.stack([node.draws for node in wire.nodes.values()]))
     assert_trees_close(coordinator.state.common, expected.server.common, 1e-6)
     for row, (client, node) in enumerate(wire.nodes.items()):
         own = node.last_state(node.plan(config.local_steps, config.batch))

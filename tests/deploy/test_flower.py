@@ -25,9 +25,9 @@ from plfl.deploy.flower_process import environment
 from plfl.deploy.flower_server import FlowerWire, Link
 from plfl.deploy.front import Front
 from plfl.deploy.messages import PLAN, READY, REFUSAL, Message
-from plfl.deploy.server import _Members, _name_key, _superlink_command, free_port, write_secret
+from plfl.deploy.server import _Members, _name_key, _superlink_command
 from plfl.deploy.settings import read_client, read_server
-from plfl.deploy.supervise import Child, Supervisor
+from plfl.deploy.supervise import Child, Supervisor, free_port, write_link_secret
 from plfl.errors import BadInput
 
 pytestmark = pytest.mark.e2e
@@ -45,7 +45,7 @@ def superlink(made):
     """A SuperLink with its front, and the wire to it, without the process of the rounds."""
     settings = read_server(made.server)
     settings.folder.mkdir(exist_ok=True)
-    secret, port, stop = write_secret(settings.folder), free_port(), threading.Event()
+    secret, port, stop = write_link_secret(settings.folder), free_port(), threading.Event()
     child = Child("superlink", lambda: _superlink_command(settings, port, secret), environment(settings.folder))
     front = Front(
         *(settings.host, settings.port, port, settings.ca, settings.certificate, settings.key),

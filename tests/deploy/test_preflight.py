@@ -8,8 +8,8 @@ import pytest
 from plfl.deploy import certificates, preflight, provision
 from plfl.deploy.front import Front
 from plfl.deploy.preflight import Unreachable, check_server
-from plfl.deploy.server import free_port
 from plfl.deploy.settings import read_client
+from plfl.deploy.supervise import free_port
 from plfl.errors import BadInput
 
 

@@ -6,7 +6,6 @@ noted in `plfl-fetch.json`, and only then given its name. A file that has its na
 """
 
 import errno
-import fcntl
 import hashlib
 import json
 import random
@@ -42,7 +41,7 @@ from plfl.data.comstock import (
 )
 from plfl.data.counties import STATES
 from plfl.errors import BadInput, Damaged, Interrupted, PlflError, RunFailed
-from plfl.storage import put_in_place, write_json
+from plfl.storage import locked, put_in_place, write_json
 
 BASE_URL = "https://oedi-data-lake.s3.amazonaws.com/nrel-pds-building-stock/end-use-load-profiles-for-us-building-stock"
 PAPER_RELEASE, PAPER_UPGRADE = "2023/comstock_amy2018_release_1", 10
@@ -173,16 +172,10 @@ def _locked(folder: Path) -> Iterator[None]:
     """Hold the folder for this process alone."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / _LOCK).open("a")
+        (folder / _LOCK).touch()
     except OSError as error:
         raise BadInput(f"cannot write to {folder} ({error.strerror}); choose another folder") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(
-                f"another process is fetching into {folder}; wait for it, or choose another folder"
-            ) from None
+    with locked(folder / _LOCK, f"another process is fetching into {folder}; wait for it, or choose another folder"):
         yield
 
 

@@ -21,9 +21,17 @@ from plfl.config import Config
 from plfl.data.sources import Loaded, load_sources
 from plfl.deploy.flower_process import environment
 from plfl.deploy.preflight import Unreachable, check_server
-from plfl.deploy.server import check_files, free_port, held, write_secret
 from plfl.deploy.settings import ClientSettings, read_client, read_policy
-from plfl.deploy.supervise import Child, Supervisor, logged, signals_noted
+from plfl.deploy.supervise import (
+    Child,
+    Supervisor,
+    check_files,
+    free_port,
+    hold,
+    logged,
+    signals_noted,
+    write_link_secret,
+)
 from plfl.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
@@ -41,13 +49,13 @@ def run_client(path: Path, *, is_insecure: bool = False, is_once: bool = False) 
     """Run a client of a federation until it is stopped; with `is_once` until one run of the federation is over."""
     settings = read_client(path)
     check_files(path)
-    with logged(settings.folder), held(settings.folder), signals_noted() as stop:
+    with logged(settings.folder), hold(settings.folder), signals_noted() as stop:
         if is_insecure:
             log.warning("--insecure: everything goes over the network as it is, without TLS")
         watch = _Watch(settings, is_insecure=is_insecure)
         log.info("client %s of %s", settings.id, settings.server)
         watch.wait_for_server(stop)
-        secret, port, here = write_secret(settings.folder), free_port(), str(path.absolute())
+        secret, port, here = write_link_secret(settings.folder), free_port(), str(path.absolute())
         env, once = environment(settings.folder), ["once"] if is_once else []
         answers = [sys.executable, "-m", "plfl.deploy.child", "answers", here, str(port), str(secret), *once]
         node = Child(

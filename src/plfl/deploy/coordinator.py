@@ -25,9 +25,9 @@ from plfl.federate import checkpoint
 from plfl.federate.checkpoint import Snapshot, Stamp
 from plfl.federate.gate import REASONS, Door, Reply
 from plfl.federate.params import client_keys, cohort_ticket, shared_key
-from plfl.federate.round import Answers, FederationState, cohort_size, run_round
+from plfl.federate.round import Answers, FederationState, cohort_size, run_round, stack_replies
 from plfl.federate.server import ServerState
-from plfl.federation import count_batch_for, count_steps_for
+from plfl.federation import count_batch, count_steps
 from plfl.forecast.models import Params
 from plfl.storage import digest
 
@@ -319,7 +319,7 @@ class Coordinator:
             return self.history[0]["local_steps"], self.history[0]["batch"]
         windows = np.array(sorted(self.windows.values()) or [1])
         config = self.plan.config
-        return count_steps_for(config, windows), count_batch_for(config, windows)
+        return count_steps(config, windows), count_batch(config, windows)
 
     def _ask(
         self, round_index: int, asked: Sequence[str], sent: Mapping[str, Mapping[str, np.ndarray]]
@@ -385,16 +385,7 @@ class Coordinator:
     def _step(self, round_index: int, asked: Sequence[str], good: Mapping[str, Reply], row: dict[str, Any]) -> None:
         def train(state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
             del cohort, round_index
-            zero = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self.door.shared.items()}
-            updates = {
-                name: jnp.stack(
-                    [jnp.asarray(good[c].update[name]) if c in good else jnp.asarray(zero[name]) for c in self.ids]
-                )
-                for name in zero
-            }
-            weights = jnp.array([float(good[c].weight) if c in good else 0.0 for c in self.ids], jnp.float32)
-            losses = jnp.array([float(good[c].loss) if c in good else 0.0 for c in self.ids], jnp.float32)
-            return Answers(state.clients, updates, weights, jnp.array([c in good for c in self.ids]), losses)
+            return Answers(state.clients, *stack_replies(good, self.ids, self.door.shared))
 
         result = run_round(
             FederationState(self.state, ()),  # type: ignore[arg-type]

@@ -26,8 +26,9 @@ from plfl.data.panel import Panel
 from plfl.data.sources import load_source
 from plfl.deploy import provision
 from plfl.deploy.client import make_node
-from plfl.deploy.server import STATUS, TRAFFIC, free_port
+from plfl.deploy.server import STATUS, TRAFFIC
 from plfl.deploy.settings import read_client, read_server
+from plfl.deploy.supervise import free_port
 from plfl.errors import BadInput, RunFailed
 from plfl.federate import checkpoint
 from plfl.federate.loop import Loop

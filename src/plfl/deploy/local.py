@@ -12,7 +12,7 @@ from plfl.data.panel import Panel
 from plfl.data.sources import Loaded, load_frame
 from plfl.deploy.coordinator import Failure
 from plfl.deploy.messages import Message
-from plfl.deploy.node import Finish, Node, write_secret
+from plfl.deploy.node import Finish, Node, write_draws_secret
 from plfl.deploy.settings import Policy
 
 Fault = Callable[[str, Message], Message | Failure | None]
@@ -64,7 +64,7 @@ def make_nodes(folder: Path, panel: Panel, policy: Policy, finish: Finish | None
     """
     for row, client in enumerate(panel.ids):
         (folder / f"{row}").mkdir(parents=True, exist_ok=True)
-        write_secret(folder / f"{row}", sha256(client.encode()).hexdigest())
+        write_draws_secret(folder / f"{row}", sha256(client.encode()).hexdigest())
 
     def loader(client: str) -> Callable[[Config], Loaded]:
         own = panel.take([panel.ids.index(client)])

@@ -285,14 +285,14 @@ def _secret(folder: Path) -> str:
     path = folder / _SECRET_FILE
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        write_secret(folder, secrets.token_hex(32))
+        write_draws_secret(folder, secrets.token_hex(32))
     secret = path.read_text()
     if len(secret) < 64:
         raise RunFailed(f"{path} is damaged; restore it, or remove it: the rounds to come then draw other windows")
     return secret
 
 
-def write_secret(folder: Path, secret: str) -> None:
+def write_draws_secret(folder: Path, secret: str) -> None:
     """Write a client's secret, unless there is one."""
     new = folder / f".{_SECRET_FILE}.{os.getpid()}"
     new.touch(mode=0o600)

@@ -12,14 +12,13 @@ was killed leaves a federation as it was, or one that the same command finishes 
 
 import difflib
 import errno
-import fcntl
 import logging
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,7 +42,7 @@ from plfl.deploy.settings import (
     read_server,
 )
 from plfl.errors import BadInput, RunFailed
-from plfl.storage import put_in_place, safe_name, sync_folder
+from plfl.storage import locked, put_in_place, safe_name, sync_folder
 
 __all__ = [
     "ClientSettings",
@@ -438,14 +437,8 @@ def _changing(folder: str | Path) -> Iterator[Path]:
         yield place
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with (folder / ".lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadInput(f"{folder} is in use by another command; wait for it and try again") from None
-        yield
+def _locked(folder: Path) -> AbstractContextManager[None]:
+    return locked(folder / ".lock", f"{folder} is in use by another command; wait for it and try again")
 
 
 @contextmanager

@@ -7,26 +7,30 @@
 Any of them may be killed: it is started again and goes on from what is on the disk.
 """
 
-import fcntl
 import json
 import logging
-import os
 import secrets
-import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plfl.deploy.flower_process import environment
 from plfl.deploy.front import Front
-from plfl.deploy.inspection import inspect
 from plfl.deploy.roster import Roster, read_file
 from plfl.deploy.settings import ServerSettings, read_server
-from plfl.deploy.supervise import Child, Supervisor, logged, signals_noted
+from plfl.deploy.supervise import (
+    Child,
+    Supervisor,
+    check_files,
+    free_port,
+    hold,
+    logged,
+    signals_noted,
+    write_link_secret,
+)
 from plfl.errors import BadInput, Interrupted, PlflError
 from plfl.storage import safe_name, write_json
 
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
 STATUS, TRAFFIC, RUN, ENROLLED = "status.json", "traffic.json", "run.json", "enrolled"
 """Files in the server's folder: where it stands, what went through its front, what the run is called, and a mark that
 the SuperLink knows the roster's keys."""
-_PATIENCE = 20
 _GATHERING, _PARTING = 60.0, 60.0
 """Seconds that clients have to be there for the first round, and to fetch the last model."""
 _START = 120.0
@@ -49,10 +52,10 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
     """Run the server of a federation until its rounds are over or it is stopped."""
     settings = read_server(path)
     check_files(path)
-    with logged(settings.folder), held(settings.folder), signals_noted() as stop:
+    with logged(settings.folder), hold(settings.folder), signals_noted() as stop:
         if is_insecure:
             log.warning("--insecure: everything goes over the network as it is, without TLS")
-        secret, port = write_secret(settings.folder), free_port()
+        secret, port = write_link_secret(settings.folder), free_port()
         front = Front(
             settings.host,
             settings.port,
@@ -108,48 +111,6 @@ def _superlink_command(settings: ServerSettings, port: int, secret: Path) -> lis
     ]
 
 
-def check_files(path: Path) -> None:
-    """Refuse to start with files that cannot work; warn of what will not for long."""
-    for problem in inspect(path.absolute().parent):
-        if problem.is_fatal:
-            raise BadInput(problem.message)
-        log.warning("%s", problem.message)
-
-
-def free_port() -> int:
-    """A port on loopback that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def write_secret(folder: Path) -> Path:
-    """A new secret that Flower's program and ours have in common, for this start alone."""
-    path = folder / "secret"
-    with suppress(FileNotFoundError):
-        path.unlink()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(32))
-    return path
-
-
-@contextmanager
-def held(folder: Path, name: str = ".lock", seconds: float = 0.0) -> Iterator[None]:
-    """The folder, for one process at a time; waits so many seconds for another one that is about to end."""
-    until = time.monotonic() + seconds
-    with (folder / name).open("a") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise BadInput(f"{folder} is in use: is this federation running here already?") from None
-                time.sleep(0.2)
-        yield
-
-
 def _name_key(settings: ServerSettings, key: bytes) -> str:
     """Whose key this is, by the roster."""
     from plfl.deploy import certificates
@@ -186,7 +147,6 @@ def serve(path: Path, port: int, secret: Path) -> None:
     terms = Terms(
         deadline=rounds.deadline_seconds,
         quorum=rounds.quorum,
-        patience=_PATIENCE,
         retries=rounds.retries,
         gathering=_GATHERING,
         parting=_PARTING,
@@ -194,7 +154,7 @@ def serve(path: Path, port: int, secret: Path) -> None:
     members = _Members(settings)
     link = Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes())
     wire = FlowerWire(link, members.keys)
-    with held(settings.folder, ".rounds.lock", _LEAVING), signals_noted() as stop:
+    with hold(settings.folder, ".rounds.lock", _LEAVING), signals_noted() as stop:
         coordinator = Coordinator(
             agreement,
             members.ids,

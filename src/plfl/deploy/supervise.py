@@ -8,20 +8,24 @@ children are log records; lines of others go to the log file as they are.
 import logging
 import os
 import re
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from plfl.deploy.flower_process import PARENT
+from plfl.deploy.inspection import inspect
 from plfl.errors import BadInput, Interrupted, PlflError, RunFailed
+from plfl.storage import locked
 
 FINAL = 64
 """An exit status of this and more is final: FINAL + the exit status of the error."""
@@ -206,6 +210,36 @@ def run_as_child(work: Callable[[], None]) -> None:
 
 
 # ---- in the parent ----
+
+
+def check_files(path: Path) -> None:
+    """Refuse to start with files that cannot work; warn of what will not for long."""
+    for problem in inspect(path.absolute().parent):
+        if problem.is_fatal:
+            raise BadInput(problem.message)
+        log.warning("%s", problem.message)
+
+
+def hold(folder: Path, name: str = ".lock", seconds: float = 0.0) -> AbstractContextManager[None]:
+    """The folder, for one process at a time; waits so many seconds for another one that is about to end."""
+    return locked(folder / name, f"{folder} is in use: is this federation running here already?", seconds)
+
+
+def free_port() -> int:
+    """A port on loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def write_link_secret(folder: Path) -> Path:
+    """A new secret that Flower's program and ours have in common, for this start alone."""
+    path = folder / "link.secret"
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32))
+    return path
 
 
 @contextmanager

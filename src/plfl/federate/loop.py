@@ -13,7 +13,7 @@ import numpy as np
 from plfl.federate.client import ClientState, LocalTraining
 from plfl.federate.gate import Door, Quarantined, Reply
 from plfl.federate.params import batches_key
-from plfl.federate.round import Answers, FederationState
+from plfl.federate.round import Answers, FederationState, stack_replies
 from plfl.federate.server import ServerOptimizer
 from plfl.forecast.models import Params
 from plfl.forecast.views import ClientData
@@ -59,7 +59,7 @@ class Loop:
             replies.append(Reply(self.ids[c], self.run, int(round_index), bases[self.ids[c]], sent, num_windows, loss))
         good, bad = self.door.admit(self.deliver(replies), [self.ids[c] for c in asked], bases, int(round_index))
         self.quarantined += bad
-        return Answers(_stack(rows), *self._stack_replies(good))
+        return Answers(_stack(rows), *stack_replies(good, self.ids, self.door.shared))
 
     def _update(
         self, c: int, server_shared: Params, client: ClientState, round_index: jax.Array
@@ -76,19 +76,6 @@ class Loop:
             losses.append(float(loss))
         client, update, is_finite = self.finish(server_shared, client, params, moments)
         return client, update, float(np.mean(losses)) if is_finite else float("nan")
-
-    def _stack_replies(self, good: dict[str, Reply]) -> tuple[Params, jax.Array, jax.Array, jax.Array]:
-        updates = {
-            name: jnp.stack([_value(good, client, name, shape, dtype) for client in self.ids])
-            for name, (shape, dtype) in self.door.shared.items()
-        }
-        weights = jnp.array([float(good[client].weight) if client in good else 0.0 for client in self.ids], jnp.float32)
-        losses = jnp.array([float(good[client].loss) if client in good else 0.0 for client in self.ids], jnp.float32)
-        return updates, weights, jnp.array([client in good for client in self.ids]), losses
-
-
-def _value(good: dict[str, Reply], client: str, name: str, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
-    return jnp.asarray(good[client].update[name]) if client in good else jnp.zeros(shape, dtype)
 
 
 def _take(clients: ClientState, c: int) -> ClientState:

@@ -4,13 +4,14 @@ A carrier supplies `train`: how the cohort's clients get the shared params and h
 loop (`loop`), the vectorised engine (`engine`) and a real network differ there and nowhere else.
 """
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from plfl.federate.client import ClientState
-from plfl.federate.gate import Limits, screen
+from plfl.federate.gate import Limits, Reply, screen
 from plfl.federate.params import cohort_ticket
 from plfl.federate.server import ServerOptimizer, ServerState
 from plfl.forecast.models import Params
@@ -77,6 +78,21 @@ def run_round(
     counts = weights.sum() > 0
     next_server = jax.tree.map(lambda new, old: jnp.where(counts, new, old), stepped, state.server)
     return RoundResult(FederationState(next_server, answers.clients), verdicts, answers.losses)
+
+
+def stack_replies(
+    good: Mapping[str, Reply], ids: Sequence[str], shared: Mapping[str, tuple[tuple[int, ...], Any]]
+) -> tuple[Params, jax.Array, jax.Array, jax.Array]:
+    """Updates, weights, who has answered and losses, stacked over all clients; zero for those who have not."""
+
+    def update_of(client: str, name: str) -> jax.Array:
+        shape, dtype = shared[name]
+        return jnp.asarray(good[client].update[name]) if client in good else jnp.zeros(shape, dtype)
+
+    updates = {name: jnp.stack([update_of(client, name) for client in ids]) for name in shared}
+    numbers = [(good[c].weight, good[c].loss) if c in good else (0.0, 0.0) for c in ids]
+    weights, losses = (jnp.array([float(pair[k]) for pair in numbers], jnp.float32) for k in (0, 1))
+    return updates, weights, jnp.array([client in good for client in ids]), losses
 
 
 def choose_cohort(client_keys: jax.Array, round_index: jax.Array | int, num_asked: int) -> jax.Array:
