@@ -14,10 +14,10 @@ from plfl.recipes import forecast
 STATES = ("CA", "IL", "NY")
 CANDIDATES = {
     "as it is": {},
+    "swing=false": {"swing": False},
     "tune_lr=1e-3": {"tune_lr": 1e-3},
     "rounds=40 tune_rounds=45": {"rounds": 40, "tune_rounds": 45},
     "client_lr=2e-3": {"client_lr": 2e-3},
-    "hidden=64 rounds=70 tune_rounds=30": {"hidden": 64, "rounds": 70, "tune_rounds": 30},
 }
 
 

@@ -109,6 +109,8 @@ class Config(BaseModel):
     """Past days that are compared with today (model analog); 0 compares none."""
     lags: bool = True
     """Whether the readings a day and a week before the target are inputs (model analog)."""
+    swing: bool = True
+    """Whether changes of the load are in units of how much it changed of late (model analog)."""
     residual: bool = True
     """Whether the change from the load at the origin is forecast, so that zero is persistence (model analog)."""
     holidays: str = "auto"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
-from plfl.forecast.aligned import Inputs, Series, cut, make_layout, plain_cut_days
+from plfl.forecast.aligned import Inputs, Series, cut, find_swings, make_layout, plain_cut_days
 from plfl.forecast.lookback import cut_days
 from plfl.forecast.views import make_view
 from plfl.forecast.windows import PARTS, Task, make_task
@@ -48,12 +48,19 @@ def made_series(layout, num_days: int = 10, seed: int = 0) -> Series:
     covariates = rng.normal(size=(len(times), layout.num_covariates))
     load = rng.normal(size=len(times))
     load[rng.random(len(times)) < 0.1] = np.nan
-    return as_series(load, covariates, calendar)
+    return as_series(layout, load, covariates, calendar)
 
 
-def as_series(load, covariates, calendar) -> Series:
-    readings = np.concatenate([load[:, None], covariates], axis=1)
+def as_series(layout, load, covariates, calendar) -> Series:
+    swing = find_swings(load, layout.minutes)
+    readings = np.concatenate([load[:, None], covariates, swing[:, None]], axis=1)
     return Series(readings.astype(np.float32), calendar[None].astype(np.float32))
+
+
+def read_at(layout, series: Series, origin: int) -> Series:
+    """The same, with a reading at an origin."""
+    series.load[origin] = 0.5
+    return as_series(layout, series.load, series.covariates, series.calendar)
 
 
 def cut_one(series: Series, layout, origin: int, lead: int) -> Inputs:
@@ -69,13 +76,12 @@ def assert_same(a: Inputs, b: Inputs, **tolerance: float) -> None:
 
 def assert_causal(layout, origin: int, lead: int, seed: int) -> None:
     """Other readings after the origin give the same inputs."""
-    series, other = made_series(layout, seed=seed), made_series(layout, seed=seed + 1)
-    series.load[origin] = 0.5
+    series, other = read_at(layout, made_series(layout, seed=seed), origin), made_series(layout, seed=seed + 1)
     later, given = slice(origin + 1, None), list(layout.ahead)
     load, covariates = series.load.copy(), series.covariates.copy()
     load[later], covariates[later] = other.load[later], other.covariates[later]
     covariates[later, given] = series.covariates[later, given]
-    changed = as_series(load, covariates, series.calendar)
+    changed = as_series(layout, load, covariates, series.calendar)
     assert_same(cut_one(series, layout, origin, lead), cut_one(changed, layout, origin, lead))
 
 
@@ -176,11 +182,13 @@ def test_nothing_before_the_training_part_is_read(what):
 def test_an_unknown_week_is_replaced_by_the_day_before_and_marked(minutes):
     layout = make_layout(minutes, 4, 0, 0)
     series = made_series(layout, num_days=10)
-    series = as_series(np.arange(len(series.load), dtype=np.float32) / 100, series.covariates, series.calendar)
+    load = np.arange(len(series.load), dtype=np.float32) / 100
+    series = as_series(layout, load, series.covariates, series.calendar)
     num_day, num_week = len(layout.around_day), len(layout.around_week)
 
     def lags_of(origin: int) -> tuple[np.ndarray, np.ndarray, float, float]:
-        features = cut_one(series, layout, origin, 2).features[0, layout.lookback :]
+        features = cut_one(series, layout, origin, 2).features[0, layout.lookback + 1 :].copy()
+        features[: num_day + num_week + 7] *= series.swing[origin]
         around_day, own_day, around_week, own_week = np.split(features, [num_day, num_day + 1, num_day + 1 + num_week])[
             :4
         ]
@@ -205,22 +213,55 @@ def test_inputs_are_finite_where_only_the_lookback_is_known(minutes):
     load = np.full_like(series.load, np.nan)
     origin = 8 * layout.day
     load[origin - 3 : origin + 1] = [1, 2, 4, 8]
-    found = cut_one(as_series(load, series.covariates, series.calendar), layout, origin, 3)
+    found = cut_one(as_series(layout, load, series.covariates, series.calendar), layout, origin, 3)
     assert all(np.isfinite(array).all() for array in found)
     assert not found.is_known.any()
     assert not found.changes.any()
-    np.testing.assert_array_equal(found.features[0, :4], [4 - 8, 2 - 8, 1 - 8, 8])
+    swing = find_swings(load, minutes)[origin]
+    np.testing.assert_allclose(found.features[0, :5], [-4 / swing, -6 / swing, -7 / swing, 8, np.log(swing)], rtol=1e-6)
 
 
 def test_a_past_day_tells_what_it_did_after_the_same_time_of_day():
     layout = make_layout(60, 2, 2, 0)
     load = np.arange(96, dtype=np.float32) ** 2
     series = made_series(layout, num_days=4)
-    series.load[:] = load
+    series.load[:], series.swing[:] = load, 4
     found = cut_one(series, layout, 60, 5)
-    np.testing.assert_array_equal(found.changes[0, :, 0], [41**2 - 36**2, 17**2 - 12**2])
-    np.testing.assert_array_equal(found.changes[0, :, 1], [41**2 - 60**2, 17**2 - 60**2])
+    np.testing.assert_array_equal(found.changes[0, :, 0] * 4, [41**2 - 36**2, 17**2 - 12**2])
+    np.testing.assert_array_equal(found.changes[0, :, 1] * 4, [41**2 - 60**2, 17**2 - 60**2])
     assert found.is_known.all()
+
+
+def swing_by_hand(load: np.ndarray, minutes: int, at: int) -> float:
+    """Three times the mean change within an hour over two weeks; a half until a day of changes is known."""
+    hour, day = max(1, 60 // minutes), 24 * 60 // minutes
+    changes = [abs(float(load[t]) - float(load[t - hour])) for t in range(max(hour, at + 1 - 14 * day), at + 1)]
+    known = [change for change in changes if np.isfinite(change)]
+    share = min(1, len(known) / day)
+    return max(0.05, share * 3 * sum(known) / max(1, len(known)) + (1 - share) * 0.5)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from([5, *INTERVALS, 240]), st.floats(0, 1), st.floats(0, 1), st.integers(0, 9))
+def test_a_swing_is_the_mean_change_within_an_hour_over_two_weeks(minutes, place, missing, seed):
+    rng = np.random.default_rng(seed)
+    load = rng.normal(size=20 * 24 * 60 // minutes).astype(np.float32) * rng.choice([0.001, 1, 30])
+    load[rng.random(len(load)) < missing] = np.nan
+    at = int(place * (len(load) - 1))
+    np.testing.assert_allclose(find_swings(load, minutes)[at], swing_by_hand(load, minutes, at), rtol=1e-5)
+
+
+def test_a_meter_that_swings_ten_times_as_much_has_the_same_inputs_but_for_its_level():
+    """So what was learned in a busy season holds in a quiet one."""
+    layout = make_layout(15, 24, 6, 2)
+    quiet = read_at(layout, made_series(layout), 900)
+    busy = as_series(layout, 10 * quiet.load, quiet.covariates, quiet.calendar)
+    calm, loud = (cut_one(series, layout, 900, 4) for series in (quiet, busy))
+    level = slice(23, 25)  # the load and the swing themselves
+    np.testing.assert_allclose(loud.features[:, level], [[5, np.log(10 * quiet.swing[900])]], rtol=1e-5)
+    for each in (calm, loud):
+        each.features[:, level] = 0
+    assert_same(calm, loud, features=1e-4, likeness=1e-4, changes=1e-4)
 
 
 @pytest.mark.parametrize("minutes", [5, *INTERVALS, 240])

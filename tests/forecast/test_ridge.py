@@ -37,7 +37,7 @@ def test_inputs_are_those_of_the_model():
     for row, data in enumerate(client_data(task)):
         origins = task.origins["test"][row][:50]
         inputs, targets = gather(data, origins, task.lookback, task.horizon)
-        flat, changes = cut_windows(task, row, origins)
+        flat, changes, _ = cut_windows(task, row, origins)
         np.testing.assert_array_equal(flat, np.asarray(inputs).reshape(len(origins), -1))
         np.testing.assert_array_equal(changes, np.asarray(targets) - np.asarray(inputs)[:, -1, 0])
 
@@ -53,7 +53,7 @@ def test_lines_are_the_least_squares_solution():
 def test_forecasts_are_those_of_a_slow_ridge_with_the_penalty_that_is_best_on_the_validation_part():
     task = tiny_task(uneven_panel(2))
     for row, forecast in enumerate(ridge(task)):
-        inputs, changes = zip(*(cut_windows(task, row, task.origins[part][row]) for part in PARTS), strict=True)
+        inputs, changes, _ = zip(*(cut_windows(task, row, task.origins[part][row]) for part in PARTS), strict=True)
         ones = [np.column_stack([x, np.ones(len(x))]) for x in inputs]
         lines = [slow_line(inputs[0].astype(np.float64), changes[0], penalty) for penalty in PENALTIES]
         best = min(lines, key=lambda line: np.abs(ones[1] @ line - changes[1]).mean())
@@ -98,7 +98,7 @@ def test_constant_inputs_and_fewer_windows_than_inputs_will_do(days):
 def test_a_single_training_window_gives_persistence_with_a_drift():
     task = tiny_task(generate(1, days=4))
     first = task.origins["train"][0][:1]
-    drift = cut_windows(task, 0, first)[1]
+    drift = cut_windows(task, 0, first).changes
     forecast = ridge(replace(task, origins={**task.origins, "train": (first,)}))[0]
     np.testing.assert_allclose(forecast, task.series[0][task.origins["test"][0], 0] + drift, atol=1e-6)
 

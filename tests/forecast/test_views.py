@@ -30,6 +30,11 @@ def test_two_thirds_of_a_batch_are_leads_within_an_hour(task):
     assert np.isin(origins, task.origins["train"][0]).all()
 
 
+def test_short_leads_are_drawn_evenly(task):
+    _, leads = task.view.pick(task.client(0), jax.random.key(0), 4000, 6)
+    np.testing.assert_allclose(np.bincount(np.ravel(leads[:, :4]), minlength=5)[1:] / 16000, 0.25, atol=0.02)
+
+
 def test_long_leads_are_drawn_evenly_by_their_logarithm(task):
     _, leads = task.view.pick(task.client(0), jax.random.key(0), 4000, 6)
     middle = np.sqrt(5 * 97)
@@ -43,7 +48,8 @@ def test_targets_are_changes_and_unknown_after_the_training_part(task):
     leads[4:] = 96
     targets = jax.jit(lambda data, *windows: view.cut(data, windows)[1])(data, last, leads)
     load = task.series[0, :, 0]
-    np.testing.assert_allclose(targets[:4], load[last[:4] + 4] - load[last[:4]], rtol=1e-6)
+    changes = (load[last[:4] + 4] - load[last[:4]]) / task.series[0, last[:4], -1]
+    np.testing.assert_allclose(targets[:4], changes, rtol=1e-6)
     assert np.isnan(targets[4:]).all()
 
 

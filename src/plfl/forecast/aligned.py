@@ -3,8 +3,9 @@
 For an origin o and a lead h (target t = o + h): recent readings; readings a day and a week before the target and around
 them; the calendar of the target in local time, with holidays; weather up to the origin, and ahead where it is given;
 the lead. And the past days, one by one: how alike day k was up to the same time of day, and how its load went on.
-Loads are relative to the reading at the origin, so that a network that says zero says persistence. A reading that is
-missing, or lies before the history that exists, is replaced by the nearest stand-in, or its day does not count.
+Loads are relative to the reading at the origin, so that a network that says zero says persistence, and in units of the
+meter's swing, its usual change within an hour of late: a quiet season looks like a busy one. A reading that is missing,
+or lies before the history that exists, is replaced by the nearest stand-in, or its day does not count.
 
 All offsets are durations. The code is the same for JAX, which trains, and for NumPy, which forecasts on a gateway: `xp`
 is the library. Nothing in here imports JAX.
@@ -26,6 +27,11 @@ _LEAD_CENTRES = np.linspace(0.0, 6.6, 8, dtype=np.float32)
 _LEAD_WIDTH = np.float32(0.8)
 RECENCY = 14.0
 """Days; a scale for how long ago a day was."""
+_SWING_DAYS = 14
+_SWING_UNIT = 3.0
+"""A swing is this many times the mean change within an hour: inputs are then of the order of one."""
+_FIRST_SWING, _LEAST_SWING = 0.5, 0.05
+"""Until a day is known, and where a meter stood still; in units of the scaled load."""
 
 
 class Layout(NamedTuple):
@@ -56,7 +62,7 @@ class Layout(NamedTuple):
         lags = len(self.around_day) + len(self.around_week) + 8 if self.has_lags else 0
         calendar = 2 * _DAY_HARMONICS + 2 * _WEEK_HARMONICS + 7 + 3
         weather = 3 * self.num_covariates + len(self.ahead)
-        return self.lookback + lags + calendar + weather + 1 + len(_LEAD_CENTRES)
+        return self.lookback + 1 + lags + calendar + weather + 1 + len(_LEAD_CENTRES)
 
     @property
     def num_likenesses(self) -> int:
@@ -115,7 +121,7 @@ class Series(NamedTuple):
     """One client's scaled series."""
 
     readings: Any
-    """(time, 1 + covariates) the load, NaN where unknown, and covariates, 0 where unknown."""
+    """(time, 2 + covariates) the load, NaN where unknown, covariates, 0 where unknown, and the swing."""
     calendars: Any
     """(zones, time, 3) share of the local day, weekday / 7, and whether it is a holiday; reach to the last target."""
     zone: Any = 0
@@ -129,12 +135,31 @@ class Series(NamedTuple):
     @property
     def covariates(self) -> Any:
         """(time, covariates)"""
-        return self.readings[:, 1:]
+        return self.readings[:, 1:-1]
+
+    @property
+    def swing(self) -> Any:
+        """(time,) what changes of the load are divided by, from what is known by then."""
+        return self.readings[:, -1]
 
     @property
     def calendar(self) -> Any:
         """(time, 3)"""
         return self.calendars[self.zone]
+
+
+def find_swings(load: np.ndarray, minutes: int) -> np.ndarray:
+    """The swing (time,) at each time of a scaled load: its mean change within an hour over the last two weeks."""
+    hour, day = max(1, 60 // minutes), 24 * 60 // minutes
+    changes = np.full(len(load), np.nan)
+    changes[hour:] = np.abs(load[hour:].astype(np.float64) - load[:-hour])
+    is_known = np.isfinite(changes)
+    since = np.maximum(np.arange(len(load)) + 1 - _SWING_DAYS * day, 0)
+    totals, counts = (np.concatenate([[0.0], np.cumsum(x)]) for x in (np.where(is_known, changes, 0), is_known))
+    total, count = totals[1:] - totals[since], counts[1:] - counts[since]
+    share = np.minimum(count / day, 1)
+    swing = share * _SWING_UNIT * total / np.maximum(count, 1) + (1 - share) * _FIRST_SWING
+    return np.maximum(swing, _LEAST_SWING).astype(np.float32)
 
 
 def cut(
@@ -144,10 +169,11 @@ def cut(
     cut_days = cut_days or partial(plain_cut_days, xp)
     past = cut_days(series, layout, origins, leads) if layout.num_days else None
     base = series.load[origins][:, None]
+    swing = series.swing[origins][:, None]
     origins, leads = origins[:, None], leads[:, None]
-    columns = [_recent(xp, series, layout, origins, base)]
+    columns = [_recent(xp, series, layout, origins, base) / swing, base, xp.log(swing)]
     if layout.has_lags:
-        columns.append(_lags(xp, series, layout, origins, leads, base))
+        columns += _lags(xp, series, layout, origins, leads, base, swing)
     columns += [_calendar(xp, series, layout, origins + leads), _weather(xp, series, layout, origins, leads)]
     columns.append(_lead(xp, layout, leads))
     features = xp.concatenate(columns, axis=-1)
@@ -168,12 +194,11 @@ def _or(xp: Any, values: Any, stand_in: Any) -> Any:
 
 
 def _recent(xp: Any, series: Series, layout: Layout, origins: Any, base: Any) -> Any:
-    """The readings before the origin, relative to the one at the origin, and that one: (batch, lookback)."""
-    recent = _or(xp, _at(xp, series.load, origins - np.arange(1, layout.lookback)), base) - base
-    return xp.concatenate([recent, base], axis=-1)
+    """The readings before the origin, relative to the one at the origin: (batch, lookback - 1)."""
+    return _or(xp, _at(xp, series.load, origins - np.arange(1, layout.lookback)), base) - base
 
 
-def _lags(xp: Any, series: Series, layout: Layout, origins: Any, leads: Any, base: Any) -> Any:
+def _lags(xp: Any, series: Series, layout: Layout, origins: Any, leads: Any, base: Any, swing: Any) -> list[Any]:
     """Readings of the days before, never beyond the origin, relative to that one, and whether a week is known."""
     day = layout.day
     around_day, around_week = np.array(layout.around_day), np.array(layout.around_week)
@@ -187,7 +212,7 @@ def _lags(xp: Any, series: Series, layout: Layout, origins: Any, leads: Any, bas
     columns = [_or(xp, of_day, yesterday), own_day, _or(xp, of_week, last_week), _or(xp, own_week, own_day)]
     columns += [_or(xp, of_days, yesterday)]
     is_week_known = xp.isfinite(of_week[:, :1]).astype(np.float32)
-    return xp.concatenate([xp.concatenate(columns, axis=-1) - base, is_week_known], axis=-1)
+    return [(xp.concatenate(columns, axis=-1) - base) / swing, is_week_known]
 
 
 def _calendar(xp: Any, series: Series, layout: Layout, targets: Any) -> Any:
@@ -232,7 +257,7 @@ def plain_cut_days(xp: Any, series: Series, layout: Layout, origins: Any, leads:
     """Likeness (batch, days, likenesses), changes (batch, days, 2) and which days were read (batch, days)."""
     load, day = series.load, layout.day
     origins, leads = origins[:, None], leads[:, None]
-    base = load[origins]
+    base, swing = load[origins], series.swing[origins]
     back = np.arange(1, layout.num_days + 1) * day
     path = np.array((0, *layout.path))
     then = origins - back  # (batch, days)
@@ -251,7 +276,7 @@ def plain_cut_days(xp: Any, series: Series, layout: Layout, origins: Any, leads:
     shape = then.shape
     facts = xp.stack(
         [
-            xp.abs(base - level),
+            xp.abs(base - level) / swing,
             (xp.abs(arrived[:, :1, 1] - arrived[:, 1:, 1]) < 1e-3).astype(np.float32),
             xp.abs(is_off_then[:, :1] - is_off_then[:, 1:]),
             xp.abs(is_off[:, :1] - is_off[:, 1:]),
@@ -262,8 +287,9 @@ def plain_cut_days(xp: Any, series: Series, layout: Layout, origins: Any, leads:
         axis=-1,
     )
     weather = series.covariates[origins] - series.covariates[xp.clip(then, 0, None)]  # (batch, days, covariates)
-    likeness = xp.concatenate([xp.abs(path_now[:, None] - path_then), facts, xp.abs(weather)], axis=-1)
-    return likeness, xp.stack([reached - level, reached - base], axis=-1), is_known
+    path_apart = xp.abs(path_now[:, None] - path_then) / swing[..., None]
+    likeness = xp.concatenate([path_apart, facts, xp.abs(weather)], axis=-1)
+    return likeness, xp.stack([reached - level, reached - base], axis=-1) / swing[..., None], is_known
 
 
 def _is_off(xp: Any, rows: Any) -> Any:

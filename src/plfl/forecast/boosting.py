@@ -1,14 +1,14 @@
 """Boosted trees: LightGBM per client, on the model's own inputs, the strong baseline without any federation.
 
 L1 loss on the change from the load at the origin, up to 400 trees, stopped early on the client's validation part, which
-also chooses the number of leaves where several are tried, and whether the past days are among the inputs: with all of
-them trees are often worse. Needs the extra `baselines`.
+also chooses the number of leaves where several are tried, and then what does no good to all meters: the past days among
+the inputs, and the model's units for loads and changes. Needs the extra `baselines`.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,22 +77,49 @@ def import_lightgbm() -> ModuleType:
 
 def _boost(lightgbm: ModuleType, task: Task, row: int, part: str, tried: Sequence[dict[str, Any]]) -> np.ndarray:
     """One client's forecasts, by the settings and inputs that do best on its validation part."""
-
-    def fit(settings: dict[str, Any], has_days: bool) -> Any:
-        train, validation = (
-            cut_windows(task, row, task.origins[name][row], has_days=has_days) for name in ("train", "validation")
-        )
-        known = lightgbm.Dataset(*train, params=settings)
-        stop = lightgbm.early_stopping(PATIENCE, verbose=False)
-        unseen = [known.create_valid(*validation)]
-        return lightgbm.train(settings, known, NUM_TREES, valid_sets=unseen, callbacks=[stop])
-
-    def error(fitted: tuple[Any, dict[str, Any], bool]) -> float:
-        return float(fitted[0].best_score["valid_0"]["l1"])
-
-    best = min([(fit(settings, False), settings, False) for settings in tried], key=error)
+    best = min((_fit(lightgbm, task, row, settings) for settings in tried), key=lambda fitted: fitted.error)
     if isinstance(task.view, Aligned) and task.view.layout.num_days:
-        best = min(best, (fit(best[1], True), best[1], True), key=error)
-    origins = task.origins[part][row]
-    change = best[0].predict(cut_windows(task, row, origins, has_days=best[2])[0], num_threads=1)
-    return np.asarray(task.series[row][origins, 0] + change, np.float32)
+        best = min(best, _fit(lightgbm, task, row, best.settings, has_days=True), key=lambda fitted: fitted.error)
+    if isinstance(task.view, Aligned) and task.view.has_swing:
+        other = _fit(lightgbm, task, row, best.settings, has_days=best.has_days, in_units=False)
+        best = min(best, other, key=lambda fitted: fitted.error)
+    return best.forecast(task, row, task.origins[part][row])
+
+
+class _Fitted(NamedTuple):
+    """The trees of one client."""
+
+    trees: Any
+    settings: dict[str, Any]
+    has_days: bool
+    in_units: bool
+    """Whether loads and changes are in the view's units."""
+    error: float
+    """Mean absolute error on the validation part."""
+
+    def forecast(self, task: Task, row: int, origins: np.ndarray) -> np.ndarray:
+        """Scaled loads (windows,)."""
+        windows = cut_windows(task, row, origins, has_days=self.has_days, in_units=self.in_units)
+        changes = self.trees.predict(windows.inputs, num_threads=1) * windows.units
+        return np.asarray(task.series[row][origins, 0] + changes, np.float32)
+
+
+def _fit(
+    lightgbm: ModuleType,
+    task: Task,
+    row: int,
+    settings: dict[str, Any],
+    *,
+    has_days: bool = False,
+    in_units: bool = True,
+) -> _Fitted:
+    train, validation = (
+        cut_windows(task, row, task.origins[name][row], has_days=has_days, in_units=in_units)
+        for name in ("train", "validation")
+    )
+    known = lightgbm.Dataset(train.inputs, train.changes, params=settings)
+    stop = lightgbm.early_stopping(PATIENCE, verbose=False)
+    unseen = [known.create_valid(validation.inputs, validation.changes)]
+    trees = lightgbm.train(settings, known, NUM_TREES, valid_sets=unseen, callbacks=[stop])
+    wrong = (trees.predict(validation.inputs, num_threads=1) - validation.changes) * validation.units
+    return _Fitted(trees, settings, has_days, in_units, float(np.abs(wrong).mean()))

@@ -38,7 +38,7 @@ from plfl.storage import digest, file_name, put_in_place, read_arrays, write_arr
 if TYPE_CHECKING:
     from plfl.data.sources import Loaded
 
-FORMAT = 1
+FORMAT = 2
 """Counts up whenever files of an earlier version can no longer be read."""
 FOLDER = "models"
 """Of a run's folder."""
@@ -367,9 +367,10 @@ class ClientModel:
     def _ask(self, now: "_Now", covariates: np.ndarray, ahead: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The published quantiles (points, quantiles), scaled, and which of them are the model's own."""
         view, leads, origins = self.view, ahead.tolist(), np.array([now.origin])
-        load = np.full((len(covariates), 1), np.nan, np.float32)
-        load[: now.origin + 1, 0] = now.load[: now.origin + 1]
-        readings = np.concatenate([load, covariates], axis=1)
+        readings = np.full((len(covariates), 1 + covariates.shape[1] + view.num_derived), np.nan, np.float32)
+        readings[: now.origin + 1, 0] = now.load[: now.origin + 1]
+        readings[:, 1 : 1 + covariates.shape[1]] = covariates
+        view.derive(readings)
         series = Series(readings, self._calendar(now.start, now.origin + view.last + 1)[None])
         width = next(len(array) for name, array in self.params.items() if name.endswith("body.0.bias"))
         shape = Shape(view.layout, view.bands, width, view.num_outputs)

@@ -34,11 +34,14 @@ def ridge(task: Task, part: str = "test") -> list[np.ndarray]:
 
 def fit_ridge(task: Task, row: int) -> Line:
     """One client's line, from its own training and validation windows."""
-    lines = solve_ridge(*cut_windows(task, row, spread_origins(task.origins["train"][row], _MAX_WINDOWS)))
-    inputs, changes = cut_windows(task, row, spread_origins(task.origins["validation"][row], _MAX_WINDOWS))
+    train, validation = (
+        cut_windows(task, row, spread_origins(task.origins[part][row], _MAX_WINDOWS))
+        for part in ("train", "validation")
+    )
+    lines = solve_ridge(train.inputs, train.changes)
     weights = np.stack([line.weights for line in lines], axis=1)  # (columns, penalties)
-    forecasts = inputs.astype(np.float64) @ weights + [line.intercept for line in lines]
-    errors = np.abs(forecasts - changes[:, None]).mean(axis=0)
+    forecasts = validation.inputs.astype(np.float64) @ weights + [line.intercept for line in lines]
+    errors = np.abs((forecasts - validation.changes[:, None]) * validation.units[:, None]).mean(axis=0)
     return lines[int(np.argmin(errors))]
 
 
@@ -52,10 +55,24 @@ def solve_ridge(inputs: np.ndarray, changes: np.ndarray) -> list[Line]:
     return [Line(weights, level - float(centre @ weights)) for weights in solved]
 
 
-def cut_windows(task: Task, row: int, origins: np.ndarray, *, has_days: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Flat inputs (windows, columns), as the view cuts them, and changes (windows,) up to the target."""
-    load = task.series[row][:, 0]
-    return task.view.flatten(task.client(row), origins, has_days=has_days), load[origins + task.horizon] - load[origins]
+class Windows(NamedTuple):
+    """Windows of a client at the scored lead, for models that know nothing of time."""
+
+    inputs: np.ndarray
+    """(windows, columns) as the view cuts them."""
+    changes: np.ndarray
+    """(windows,) up to the target, in units."""
+    units: np.ndarray
+    """(windows,)"""
+
+
+def cut_windows(task: Task, row: int, origins: np.ndarray, *, has_days: bool = False, in_units: bool = True) -> Windows:
+    """Some windows of a client; without the view's units, loads and changes are in those of the scaled load."""
+    load, client = task.series[row][:, 0], task.client(row)
+    client = client if in_units else task.view.without_units(client)
+    units = task.view.units(client, origins)
+    changes = (load[origins + task.horizon] - load[origins]) / units
+    return Windows(task.view.flatten(client, origins, has_days=has_days), changes, units)
 
 
 def _forecast(task: Task, row: int, line: Line, origins: np.ndarray) -> np.ndarray:
@@ -64,6 +81,7 @@ def _forecast(task: Task, row: int, line: Line, origins: np.ndarray) -> np.ndarr
     forecasts = np.empty(len(origins), np.float32)
     for begin in range(0, len(origins), _BATCH):
         batch = slice(begin, begin + _BATCH)
-        inputs = cut_windows(task, row, origins[batch])[0].astype(np.float64)
-        forecasts[batch] = load[origins[batch]] + (inputs @ line.weights + line.intercept)
+        windows = cut_windows(task, row, origins[batch])
+        changes = windows.inputs.astype(np.float64) @ line.weights + line.intercept
+        forecasts[batch] = load[origins[batch]] + changes * windows.units
     return forecasts

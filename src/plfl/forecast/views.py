@@ -35,7 +35,8 @@ class ClientData(NamedTuple):
     """One client's series, ready to cut windows from; stacked over clients, all but `calendar` gain a leading axis."""
 
     series: Array
-    """(time, 1 + covariates) scaled load and covariates; 0 where unknown, or NaN where the view marks unknown loads."""
+    """(time, 1 + covariates + derived) scaled load and covariates, 0 where unknown, or NaN where the view marks unknown
+    loads; and what the view derives from them."""
     calendar: Array
     """(zones, time, columns) scaled time of day and weekday in local time, and what else the view asks for."""
     zone: Array
@@ -58,6 +59,7 @@ class Plain:
     horizon: int
     is_robust = False
     marks_unknown = False
+    num_derived = 0
     quantiles: tuple[float, ...] | None = None
     middle = 0
     bands = ("all",)
@@ -79,6 +81,17 @@ class Plain:
         """The zone of each client (clients,), and time of day and weekday (zones, time, 2), scaled."""
         zone_of_client, time_of_day, weekday = local_calendar(panel)
         return zone_of_client, scale_calendar(time_of_day, weekday, panel.steps_per_day)
+
+    def derive(self, series: np.ndarray) -> None:
+        """Nothing is derived."""
+
+    def units(self, data: ClientData, origins: np.ndarray) -> np.ndarray:
+        """What changes from these origins (windows,) are counted in."""
+        return np.ones(len(origins), np.float32)
+
+    def without_units(self, data: ClientData) -> ClientData:
+        """The same: loads have no other units."""
+        return data
 
     def pick(self, data: ClientData, key: "jax.Array", num_steps: int, batch: int) -> "jax.Array":
         """Origins (steps, batch), drawn uniformly with replacement from the training windows."""
@@ -122,7 +135,10 @@ class Aligned:
     is_residual: bool = True
     is_robust: bool = True
     holidays: str = "auto"
+    has_swing: bool = True
+    """Whether changes are in units of the meter's swing."""
     marks_unknown = True
+    num_derived = 1
 
     @property
     def lookback(self) -> int:
@@ -164,12 +180,27 @@ class Aligned:
         flags = [holiday_flags(zone, panel.times(), self.holidays) for zone in sorted(set(panel.zones))]
         return zone_of_client, np.concatenate([scaled, np.stack(flags)[..., None]], axis=-1)
 
+    def derive(self, series: np.ndarray) -> None:
+        """Fill in the last column of a series (time, 1 + covariates + 1): the swing."""
+        series[:, -1] = aligned.find_swings(series[:, 0], self.layout.minutes) if self.has_swing else 1
+
+    def units(self, data: ClientData, origins: np.ndarray) -> np.ndarray:
+        """What changes from these origins (windows,) are counted in."""
+        return np.asarray(self.series(data).swing[origins])
+
+    def without_units(self, data: ClientData) -> ClientData:
+        """The same with a swing of 1: loads are in units of the scaled load."""
+        series = np.array(data.series)
+        series[:, -1] = 1
+        return data._replace(series=series)
+
     def series(self, data: ClientData) -> Series:
         """A client's series as `aligned` reads it."""
         return Series(data.series, data.calendar, data.zone)
 
     def pick(self, data: ClientData, key: "jax.Array", num_steps: int, batch: int) -> tuple["jax.Array", "jax.Array"]:
-        """Origins and leads (steps, batch): origins uniformly with replacement, leads evenly by their logarithm.
+        """Origins and leads (steps, batch): origins uniformly with replacement, short leads evenly, long ones evenly by
+        their logarithm.
 
         Two thirds of a batch are short leads, where there are both.
         """
@@ -182,9 +213,9 @@ class Aligned:
         leads = []
         begin = 0
         for first, last, end in self._shares(batch):
-            low, high = np.log(first), np.log(last + 1)
-            found = jnp.floor(jnp.exp(low + (high - low) * place[:, begin:end])).astype(jnp.int32)
-            leads.append(jnp.clip(found, first, last))
+            is_short, share = last <= self.num_short, place[:, begin:end]
+            found = first + (last + 1 - first) * share if is_short else first * ((last + 1) / first) ** share
+            leads.append(jnp.clip(jnp.floor(found).astype(jnp.int32), first, last))
             begin = end
         return origins, jnp.concatenate(leads, axis=1)
 
@@ -196,7 +227,8 @@ class Aligned:
         return [(self.first, self.num_short, num), (self.num_short + 1, self.last, batch)]
 
     def cut(self, data: ClientData, windows: tuple["jax.Array", "jax.Array"]) -> tuple[tuple[Inputs, ...], "jax.Array"]:
-        """Inputs by band, and the changes (batch,) up to the targets; NaN where a target is unknown or too late."""
+        """Inputs by band, and the changes (batch,) up to the targets, in units of the swing; NaN where a target is
+        unknown or too late."""
         import jax.numpy as jnp
 
         from plfl.forecast.lookback import cut_days
@@ -210,7 +242,7 @@ class Aligned:
             begin = end
         times = origins + leads
         reached = jnp.where(times < data.end, jnp.asarray(series.load)[times], jnp.nan)
-        return tuple(found), reached - self._base(jnp, series, origins)
+        return tuple(found), (reached - self._base(jnp, series, origins)) / jnp.asarray(series.swing)[origins]
 
     def _base(self, xp: Any, series: Series, origins: Any) -> Any:
         return series.load[origins] if self.is_residual else xp.zeros(origins.shape, np.float32)
@@ -236,7 +268,8 @@ class Aligned:
             pairs = (xp.tile(origins, len(own)), xp.repeat(xp.asarray(own, dtype=origins.dtype), origins.shape[0]))
             inputs.append(aligned.cut(xp, series, self.layout, *pairs, cut_days))
         outputs = apply(tuple(inputs)).reshape(len(leads), origins.shape[0], -1)
-        outputs = xp.sort(outputs, axis=-1) + self._base(xp, series, origins)[:, None]
+        swing, base = series.swing[origins][:, None], self._base(xp, series, origins)[:, None]
+        outputs = xp.sort(outputs, axis=-1) * swing + base
         return xp.swapaxes(outputs, 0, 1)
 
     def flatten(self, data: ClientData, origins: np.ndarray, *, has_days: bool = True) -> np.ndarray:
@@ -295,6 +328,7 @@ def make_view(panel: Panel, config: Config) -> View:
         is_residual=config.residual,
         is_robust=config.scale == "robust",
         holidays=config.holidays,
+        has_swing=config.swing,
     )
 
 

@@ -156,7 +156,8 @@ def make_task(panel: Panel, config: Config, findings: Iterable[Finding] = (), sc
     """
     scratch = scratch or Scratch()
     view = make_view(panel, config)
-    series = scratch.empty((panel.num_clients, panel.num_times, 1 + len(panel.covariate_names)))
+    num_columns = 1 + len(panel.covariate_names) + view.num_derived
+    series = scratch.empty((panel.num_clients, panel.num_times, num_columns))
     rows: list[int] = []
     bounds, scalers = [], []
     origins = {part: Origins() for part in PARTS}
@@ -310,12 +311,14 @@ def find_origins(
 
 
 def _scale_series(series: np.ndarray, cut: _Cut, covariates: np.ndarray, scaler: Scaler, view: View) -> None:
-    """Fill in a client's scaled series (time, 1 + covariates); what lies before the training part does not exist."""
-    series[:, 1:] = scaler.scale_covariates(covariates)
-    series[: cut.bounds[0], 1:] = 0
-    np.nan_to_num(series, copy=False)  # an unknown covariate is an average one
+    """Fill in a client's scaled series (time, columns); what lies before the training part does not exist."""
+    known = series[:, 1 : 1 + covariates.shape[1]]
+    known[:] = scaler.scale_covariates(covariates)
+    known[: cut.bounds[0]] = 0
+    np.nan_to_num(known, copy=False)  # an unknown covariate is an average one
     load = scaler.scale_load(cut.filled)
     series[:, 0] = load if view.marks_unknown else np.nan_to_num(load)
+    view.derive(series)
 
 
 def _why_refused(

@@ -86,7 +86,7 @@ def cut_days(*args: jax.Array) -> tuple[jax.Array, ...]:
     """
     readings, origins, offsets, recency = args[0], args[3], args[5], args[6]
     shape = (origins.shape[0], recency.shape[0])
-    num_seen = offsets.shape[0] - 1 + 7 + readings.shape[1] - 1
+    num_seen = offsets.shape[0] - 1 + 7 + readings.shape[1] - 2
     return tuple(_call("plfl_cut_days", [(*shape, num_seen), (*shape, 2), shape], *args, vmap_method="expand_dims"))
 
 

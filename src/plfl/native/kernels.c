@@ -987,28 +987,29 @@ static XLA_FFI_Error *run_cut_days(XLA_FFI_CallFrame *frame) {
         origin[k] = origins[pair], lead[k] = leads[pair];
       }
       const V base = load_at(&own, origin), weekday = date(&own, origin + lead, 1);
+      const V unit = 1 / reading(&own, origin, own.width - 1); /* of the swing */
       const I off = is_off(&own, origin), off_then = is_off(&own, origin + lead);
       const V share = __builtin_convertvector(lead, V) / (float)day;
       for (int p = 0; p < num_path; p++) now[p] = change_at(&own, origin - path[p], base);
-      for (int k = 1; k < own.width; k++) weather[k] = reading(&own, origin, k);
+      for (int k = 1; k < own.width - 1; k++) weather[k] = reading(&own, origin, k);
       for (int d = 0; d < num_days; d++) {
         const I then = origin - (d + 1) * day, arrival = then + lead;
         V *to = seen + d * num_seen, level = load_at(&own, then), reached = load_at(&own, arrival);
         const I known = is_finite(level) & is_finite(reached) & (arrival <= origin);
         level = pick(known, level, base);
         reached = pick(known, reached, base);
-        for (int p = 0; p < num_path; p++) to[p] = size(now[p] - change_at(&own, then - path[p], level));
+        for (int p = 0; p < num_path; p++) to[p] = size(now[p] - change_at(&own, then - path[p], level)) * unit;
         to += num_path;
-        to[0] = size(base - level);
+        to[0] = size(base - level) * unit;
         to[1] = one_if(size(weekday - date(&own, arrival, 1)) < 1e-3f);
         to[2] = one_if(off_then ^ is_off(&own, arrival));
         to[3] = one_if(off ^ is_off(&own, then));
         to[4] = all(recency[d]);
         to[5] = all(d == 0);
         to[6] = share;
-        for (int k = 1; k < own.width; k++) to[6 + k] = size(weather[k] - reading(&own, then, k));
-        changes[2 * d] = reached - level;
-        changes[2 * d + 1] = reached - base;
+        for (int k = 1; k < own.width - 1; k++) to[6 + k] = size(weather[k] - reading(&own, then, k));
+        changes[2 * d] = (reached - level) * unit;
+        changes[2 * d + 1] = (reached - base) * unit;
         is_known[d] = one_if(known);
       }
       store_turned(floats(answer(frame, 0)) + n * batch * num_rows, room, seen, num_rows, batch, b);
