@@ -25,10 +25,10 @@ run: install  ## Train the forecaster on the bundled data and say where the repo
 test: test-fast test-e2e  ## Everything that CI runs
 
 test-fast: install lint  ## Lint, types and the tests that start nothing
-	$(PYTEST) -m "not e2e and not campaign"
+	$(PYTEST) -m "not e2e"
 
 test-e2e: install  ## The tests that start real processes or take long
-	$(PYTEST) -m "e2e and not campaign"
+	$(PYTEST) -m e2e
 
 lint: install  ## Format, lint and type checks
 	$(BIN)/ruff format --check .
@@ -50,8 +50,8 @@ campaign-resume: install  ## Kill a run at 50 random moments and resume it
 campaign-fuzz: install  ## Feed 100,000 broken files and tables to the reader and the doctor
 	$(BIN)/python benchmarks/campaign_fuzz.py
 
-campaign-federation: install  ## Kill a node of a real federation in the middle of a round
-	$(PYTEST) -n 0 -m campaign
+campaign-federation: install  ## Kill processes of a real federation at 20 random moments
+	$(BIN)/python benchmarks/campaign_federation.py
 
 campaign-dropouts: install  ## Train 200 rounds with 30 % of the clients dropping out, beside nobody dropping out
 	$(BIN)/python benchmarks/dropouts.py

@@ -6,8 +6,6 @@ and dark.
 
 import base64
 import os
-import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,37 +13,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from browsing import needs_browser, opened, requests_of, save_picture, show_url
 from plfl.report.page import write_report
 from report.stored import client, make_study, write_run, write_study
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-HAS_BROWSER = CHROMIUM is not None and DRIVER is not None
-
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(not HAS_BROWSER, reason="needs Debian's browser: apt-get install -y chromium chromium-driver"),
-]
+pytestmark = [pytest.mark.e2e, needs_browser]
 WIDTHS = [360, 390, 1200]
 MARKS = "line:not(.grid), path, rect, circle, text.mark, text.heat"
 
 
 @pytest.fixture(scope="module")
 def browser():
-    webdriver = pytest.importorskip("selenium.webdriver")
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    driver.execute_cdp_cmd("Network.enable", {})
-    offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-    driver.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
-    driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["http://*", "https://*", "ws://*", "wss://*"]})
-    yield driver
-    driver.quit()
+    with opened(blocked=["http://*", "https://*", "ws://*", "wss://*"]) as driver:
+        offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+        driver.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
+        yield driver
 
 
 def disturb(folder):
@@ -75,31 +57,17 @@ def pages(tmp_path_factory):
     return {name: write_report(folder) for name, folder in folders.items()}
 
 
-def show(browser, path, *, width=1200, scheme="light"):
-    """Open a page at that width, and return the seconds until it is loaded and painted."""
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600},
-    )
-    scheme = {"name": "prefers-color-scheme", "value": scheme}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    begun = time.perf_counter()
-    browser.get(path.as_uri())
-    browser.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0], 0))")
-    return time.perf_counter() - begun
+def show(browser, path, **how):
+    return show_url(browser, path.as_uri(), **how)
 
 
 @pytest.mark.parametrize("name", ["run", "study", "large"])
 def test_the_page_loads_in_two_seconds_without_an_error_or_a_request(browser, pages, name):
     show(browser, pages[name])  # the browser itself is warm
-    browser.get_log("browser"), browser.get_log("performance")
+    browser.get_log("browser"), requests_of(browser)
     assert show(browser, pages[name]) < 2
     assert browser.get_log("browser") == []
-    requests = [
-        entry["message"] for entry in browser.get_log("performance") if "Network.requestWillBeSent" in entry["message"]
-    ]
-    assert len(requests) == 1  # the page itself
-    assert "file://" in requests[0]
+    assert requests_of(browser) == [pages[name].as_uri()]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -140,10 +108,6 @@ def test_a_figure_looks_different_without_its_marks(browser, pages, name, scheme
         hide = "for (const mark of arguments[0].querySelectorAll(arguments[1])) mark.style.visibility = 'hidden'"
         browser.execute_script(hide, svg, MARKS)
         assert svg.screenshot_as_base64 != drawn, svg.get_attribute("aria-label")
-
-
-def clip(x, y, width, height):
-    return {"x": x, "y": y, "width": width, "height": height, "scale": 1}
 
 
 def visible_client(browser):
@@ -223,9 +187,5 @@ if os.environ.get("PLFL_SCREENSHOTS"):
     @pytest.mark.parametrize("name", ["run", "study", "large"])
     def test_screenshots(browser, pages, name, width, scheme):
         folder = Path(os.environ["PLFL_SCREENSHOTS"])
-        folder.mkdir(parents=True, exist_ok=True)
         show(browser, pages[name], width=width, scheme=scheme)
-        height = browser.execute_script("return document.documentElement.scrollHeight")
-        whole = {"captureBeyondViewport": True, "clip": clip(0, 0, width, height)}
-        image = browser.execute_cdp_cmd("Page.captureScreenshot", whole)["data"]
-        (folder / f"{name}-{width}-{scheme}.png").write_bytes(base64.b64decode(image))
+        save_picture(browser, folder / f"{name}-{width}-{scheme}.png", width)

@@ -17,6 +17,7 @@ from plfl import training
 from plfl.cli import app
 from plfl.config import Config
 from plfl.data.generated import generate
+from plfl.deploy.settings import ClientSettings
 from plfl.errors import BadInput
 from plfl.forecast.deployed import ClientModel, forecast_client
 from plfl.recipes import make_recipe
@@ -103,6 +104,40 @@ def test_a_run_without_tuning_leaves_models_too(tmp_path):
     models = [ClientModel.load(tmp_path / "run" / "models" / f"b00{k}.safetensors") for k in (1, 2)]
     for name, array in models[0].params.items():
         assert np.array_equal(array, models[1].params[name]) == (".head." not in name), name
+
+
+@pytest.fixture
+def home(run, tmp_path) -> Path:
+    """The folder of a federation's client after the end, with a table that calls its only meter something else."""
+    folder = tmp_path / "home"
+    (folder / "state" / "models").mkdir(parents=True)
+    shutil.copy(run / "config.toml", folder / "state")
+    shutil.copy(run / "models" / "b001.safetensors", folder / "state" / "models")
+    write_readings(folder / "meter.csv", unique_id="no. 7")
+    settings = ClientSettings(
+        id="b001", server="x.org:1", data="meter.csv", data_settings={"timezone": generate(1).zones[0]}
+    )
+    (folder / "client-b001.toml").write_text(settings.to_toml())
+    return folder
+
+
+@pytest.mark.parametrize("place", [".", "client-b001.toml"])
+def test_a_federation_s_client_forecasts_from_its_own_folder_and_its_own_readings(home, place, capsys, monkeypatch):
+    monkeypatch.chdir(home)
+    message = json.loads(forecast(place, "--json", capsys=capsys))
+    assert (message["meter"], len(message["points"])) == ("b001", 96)
+    write_readings(home / "meter.csv", num=900).rename(home / "newer.csv")
+    newer = json.loads(forecast(place, "--data", "newer.csv", "--json", capsys=capsys))
+    assert (newer["meter"], newer["issued_at"]) == ("b001", message["issued_at"])
+
+
+def test_a_client_that_has_no_model_yet_and_a_wrong_client_file_are_refused(home, capsys):
+    shutil.rmtree(home / "state" / "models")
+    with pytest.raises(BadInput, match="state has no model of 'b001': its federation has not ended yet"):
+        forecast(home, capsys=capsys)
+    (home / "client-b001.toml").write_text("[client")
+    with pytest.raises(BadInput, match=r"client-b001\.toml is not valid TOML"):
+        forecast(home, capsys=capsys)
 
 
 def test_the_json_message_stands_on_its_own(run, capsys):

@@ -156,7 +156,11 @@ def report(
 )
 def forecast(
     place: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of a finished run, or a client's own model (a file).")
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="The folder of a finished run or of a federation's client, or a client's model (a file).",
+        ),
     ],
     client: Annotated[
         str | None, typer.Option(metavar="ID", help="Which client; may be left out where there is one.")
@@ -185,10 +189,20 @@ def forecast(
 
     There is always an answer; `quality` says whether it is the model's or, and why, a repetition of an earlier load.
     """
-    from plfl.forecast.deployed import forecast_client
+    from plfl.deploy.settings import find_client
+    from plfl.forecast.deployed import FOLDER, forecast_client
 
     chosen = _choose_format(form, out, is_json=is_json)
-    found = forecast_client(place, client, data, at, parse_settings(settings or []))
+    values, own = parse_settings(settings or []), find_client(place)
+    if own is not None and not (own.folder / FOLDER).is_dir():
+        raise BadInput(
+            f"{own.folder} has no model of {own.id!r}: its federation has not ended yet, or trains a recipe that "
+            "leaves none; forecast does"
+        )
+    if own is not None and data is None:
+        found = forecast_client(own.folder, client, own.data, at, {**own.data_settings, **values}, is_own=True)
+    else:
+        found = forecast_client(place if own is None else own.folder, client, data, at, values)
     for warning in found.warnings:
         logging.getLogger("plfl").warning("%s", warning)
     if chosen == "table":

@@ -59,6 +59,31 @@ def test_a_server_that_was_killed_after_a_round_goes_on_with_the_same_numbers(tm
     assert_trees_close(last.state, whole.state, 0)
 
 
+def test_a_server_that_is_stopped_within_a_round_asks_for_all_of_it_again(tmp_path):
+    panel, config = uneven_panel(3).sorted(), tiny_config(rounds=2, server="fed_adam")
+    whole, _ = make_federation(tmp_path / "whole", panel, config)
+    whole.go()
+    folder, slow, came = tmp_path / "cut", panel.ids[1], []
+
+    def lose(client, said):
+        return None if client == slow and said.kind == UPDATE else said
+
+    class Watched(LocalWire):
+        def receive(self, seconds):
+            found = super().receive(seconds)
+            came.extend(client for client, said in found if said.kind == UPDATE)
+            return found
+
+    wire = Watched(make_nodes(folder / "clients", panel), lose)
+    stopped, _ = make_federation(folder, panel, config, Terms(deadline=60), wire)
+    stopped.is_stopped = lambda: len(came) == 2  # of three: a quorum
+    with pytest.raises(Interrupted, match="after round 0 of 2"):
+        stopped.go()
+    last, _ = make_federation(folder, panel, config)
+    last.go()
+    assert_trees_close(last.state, whole.state, 0)
+
+
 def test_a_request_that_comes_twice_gets_the_same_answer_and_trains_once(tmp_path, monkeypatch):
     panel, config = uneven_panel(2).sorted(), tiny_config(rounds=1)
     coordinator, wire = make_federation(tmp_path, panel, config)

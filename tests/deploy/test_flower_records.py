@@ -2,15 +2,18 @@
 
 import hashlib
 import io
+import types
 import zipfile
 
+import httpx
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.proto.runtime_pb2 import SendTaskHeartbeatResponse
 
 from plfl.deploy.codec import Malformed
-from plfl.deploy.flower import bundle, digest_of_bundle, from_record, to_record
-from plfl.deploy.flower_process import environment
+from plfl.deploy.flower import bundle, digest_of_bundle, from_record, sign_of_life, to_record
+from plfl.deploy.flower_process import HEARTBEAT, beat_faster, environment
 from plfl.deploy.messages import UPDATE, Message
 
 
@@ -62,3 +65,36 @@ def test_flower_is_told_to_keep_quiet(tmp_path, monkeypatch):
     assert found["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert found["FLWR_HOME"].startswith(str(tmp_path))
     assert found["NO_PROXY"] == "example.org,127.0.0.1,localhost"
+
+
+class Runtime:
+    """Answers a heartbeat as it is told."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def SendTaskHeartbeat(self, request):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_over"),
+    [
+        (SendTaskHeartbeatResponse(success=True), True),
+        (SendTaskHeartbeatResponse(success=False), True),  # Flower's own would end the process
+        (httpx.HTTPStatusError("403", request=None, response=None), True),
+        (httpx.ConnectError("away"), False),
+    ],
+)
+def test_a_task_that_was_given_up_does_not_end_who_works_on_it(answer, is_over):
+    assert sign_of_life(Runtime(answer))() is is_over  # what is not over is tried again
+
+
+def test_signs_of_life_come_more_often_than_flowers_own():
+    module = types.SimpleNamespace(HEARTBEAT_DEFAULT_INTERVAL=30)
+    beat_faster(module)
+    assert module.HEARTBEAT_DEFAULT_INTERVAL == HEARTBEAT
+    with pytest.raises(AssertionError):
+        beat_faster(types.SimpleNamespace())  # a Flower that names it otherwise is noticed

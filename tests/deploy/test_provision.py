@@ -224,7 +224,14 @@ def test_the_settings_of_a_fresh_federation_are_the_documented_ones(folder):
     server = folder / "server"
     assert tomllib.loads((server / "server.toml").read_text()) == {
         "server": {
-            **{"host": "fl.example.org", "port": 9092, "name": "pilot", "folder": "state", "keys": "keys"},
+            **{
+                "host": "fl.example.org",
+                "port": 9092,
+                "name": "pilot",
+                "folder": "state",
+                "page": "127.0.0.1:9093",
+                "keys": "keys",
+            },
             **{"certificate": "server.crt", "key": "server.key", "ca": "ca.crt", "roster": "roster.json"},
         },
         "rounds": {"deadline_seconds": 600, "quorum": 0.5, "retries": 1},

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _REFUSED = re.compile(r"\[code: 2004\]|code.?=?.?2004")
 _ONLINE_SECONDS = 90.0
-"""A client that was killed counts as online for about a minute; as long its key is refused."""
+"""A client that was killed counts as online until two signs of life are missing; as long its key is refused."""
 _SAY_EVERY = 60.0
 _LINGER = 3.0
 log = logging.getLogger("plfl")

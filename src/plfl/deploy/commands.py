@@ -116,14 +116,15 @@ def server(
 ) -> None:
     """Run the server of a federation: it goes on where it was, and ends when all rounds are done.
 
-    Logs go to standard error and to log.txt in its folder. Ctrl-C or SIGTERM stops it; nothing is lost.
+    A page with its rounds is at http://127.0.0.1:9093, or where server.toml says. Logs go to standard error and to
+    log.txt in its folder. Ctrl-C or SIGTERM stops it; nothing is lost.
     """
-    from plfl.deploy.server import STATUS, run_server
-    from plfl.deploy.settings import read_server
+    from plfl.deploy.server import run_server
+    from plfl.deploy.status import read_status
 
     run_server(config, is_insecure=is_insecure)
     if is_json:
-        typer.echo((read_server(config).folder / STATUS).read_text(encoding="utf-8").replace("\n", ""))
+        typer.echo(json.dumps(read_status(config)))
 
 
 @app.command(epilog="Example: `plfl federation client pilot/clients/house-1/client-house-1.toml`")

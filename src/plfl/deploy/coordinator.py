@@ -96,6 +96,8 @@ class Coordinator:
     """What went wrong with a client last."""
     done: set[str] = field(default_factory=set)
     """Clients that have the last shared params."""
+    under_way: dict[str, Any] | None = None
+    """The round that is being waited for: its number, which attempt it is, and who was asked."""
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -280,8 +282,11 @@ class Coordinator:
         for attempt in range(1, self.terms.patience + 1):
             begun = time.monotonic()
             asked = self._choose(round_index)
+            self.under_way = {"round": round_index, "attempt": attempt, "asked": list(asked)}
+            self.observer(self)
             sent = {client: self._broadcast(client) for client in asked}
             replies, row = self._ask(round_index, asked, sent)
+            self._leave_if_stopped()  # the same answers come again
             bases = {client: digest(params) for client, params in sent.items()}
             good, bad = self.door.admit(replies, asked, bases, round_index)
             row["quarantined"] = [{"client": each.client, "reason": each.reason} for each in bad]
@@ -290,9 +295,10 @@ class Coordinator:
                 self._step(round_index, asked, good, row)
                 return
             log.warning("round %d: %d of %d answered, too few; it is asked again", round_index, len(good), len(asked))
+            self.under_way = None
+            self.observer(self)
             for key in [digest(reply.update) for reply in good.values()]:
                 self.door.seen.pop(key, None)  # the same answers may come again
-            self._leave_if_stopped()
             self._meet()
         raise RunFailed(
             f"round {round_index} missed its quorum {self.terms.patience} times{self._complaints()}; round "
@@ -408,6 +414,7 @@ class Coordinator:
         row["bytes_each_way"] = self.plan.bytes_each_way
         self.state = jax.tree.map(np.asarray, result.state.server)
         self.history.append(row)
+        self.under_way = None
         self._save()
         log.info("round %d of %d: %d of %d counted", round_index, self.rounds, len(accepted), len(asked))
         self.observer(self)

@@ -5,7 +5,6 @@ them train on bundled data, and compares every parameter at the end with those o
 same clients one after the other in this process. Then everything is removed.
 """
 
-import json
 import logging
 import signal
 import subprocess
@@ -26,8 +25,8 @@ from plfl.data.panel import Panel
 from plfl.data.sources import load_source
 from plfl.deploy import provision
 from plfl.deploy.client import make_node
-from plfl.deploy.server import STATUS, TRAFFIC
 from plfl.deploy.settings import read_client, read_server
+from plfl.deploy.status import read_status
 from plfl.deploy.supervise import free_port
 from plfl.errors import BadInput, RunFailed
 from plfl.federate import checkpoint
@@ -37,7 +36,6 @@ from plfl.federate.round import FederationState, choose_cohort, run_round
 from plfl.federation import Federation, complete, make_plan
 from plfl.forecast.windows import make_task
 
-_POLLING = ("/v1/fleet/pull-messages", "/v1/fleet/send-node-heartbeat")
 _STOP_SECONDS = 15.0
 log = logging.getLogger("plfl")
 
@@ -77,6 +75,7 @@ def run_demo(
             port=free_port(),
             run={"recipe": "paper", "settings": {**(settings or {}), "rounds": rounds}},
             rounds={"quorum": 1.0, "deadline_seconds": 300},
+            page=f"127.0.0.1:{free_port()}",
         )
         begun = time.monotonic()
         _run_processes(made, limit, observer)
@@ -189,18 +188,14 @@ def train_by_loop(panel: Panel, config: Config, draws: jax.Array) -> FederationS
 
 def _measure(made: provision.Provisioned) -> dict[str, Any]:
     """Bytes and seconds, as the server saw them."""
-    folder = read_server(made.server).folder
-    status = json.loads((folder / STATUS).read_text(encoding="utf-8"))
-    traffic = json.loads((folder / TRAFFIC).read_text(encoding="utf-8"))
+    status = read_status(made.server)
     exchanges = len(made.clients) * len(status["history"])  # the plan and the end are spread over them
-    messages = [count for path, count in traffic.items() if path not in _POLLING]
-    polling = [count for path, count in traffic.items() if path in _POLLING]
-    seconds = [row["seconds"] for row in status["history"]]
+    bytes_, seconds = status["bytes"], [row["seconds"] for row in status["history"]]
     return {
         "bytes_per_client_round": status["bytes_each_way"],
-        "bytes_up_with_headers": round(sum(count["up"] for count in messages) / exchanges),
-        "bytes_down_with_headers": round(sum(count["down"] for count in messages) / exchanges),
-        "bytes_of_polling": sum(count["up"] + count["down"] for count in polling),
+        "bytes_up_with_headers": round(bytes_["messages_up"] / exchanges),
+        "bytes_down_with_headers": round(bytes_["messages_down"] / exchanges),
+        "bytes_of_polling": bytes_["polling"],
         "seconds_per_round": round(float(np.median(seconds)), 3),
         "seconds_of_first_round": round(seconds[0], 3),
     }

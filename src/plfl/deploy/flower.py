@@ -8,7 +8,10 @@ come with every run; ours holds no code, and a client answers no other one than 
 import hashlib
 import io
 import zipfile
+from collections.abc import Callable
 from functools import cache
+
+import httpx
 
 from plfl._version import __version__
 from plfl.deploy.codec import Malformed, decode, encode
@@ -17,6 +20,8 @@ from plfl.errors import BadInput
 
 try:
     from flwr.app import ConfigRecord, RecordDict
+    from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
+    from flwr.supercore.runtime import RuntimeHttpClient
 except ImportError:
     raise BadInput(
         "a real federation needs the package flwr, which is not installed; pip install 'plfl[flower]'"
@@ -53,6 +58,24 @@ def from_record(record: object) -> Message:
     if not isinstance(values, ConfigRecord) or set(values) != {_TEXT, _ARRAYS}:
         raise Malformed("a message has a text and bytes")
     return decode(values[_TEXT], values[_ARRAYS])
+
+
+def sign_of_life(runtime: RuntimeHttpClient) -> Callable[[], bool]:
+    """A heartbeat for a task; where the task was given up meanwhile, who works on it learns so when it is done.
+
+    Flower's own ends the whole process then, as Ctrl-C would.
+    """
+
+    def beat() -> bool:
+        try:
+            runtime.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+        except httpx.TransportError:
+            return False  # it is tried again
+        except httpx.HTTPStatusError:
+            pass
+        return True
+
+    return beat
 
 
 @cache

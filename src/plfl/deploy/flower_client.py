@@ -17,8 +17,8 @@ import httpx
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore import heartbeat as flower_heartbeat
 from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
@@ -29,7 +29,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from plfl.deploy.codec import Malformed
-from plfl.deploy.flower import digest_of_bundle, from_record, to_record
+from plfl.deploy.flower import digest_of_bundle, from_record, sign_of_life, to_record
+from plfl.deploy.flower_process import beat_faster
 from plfl.deploy.messages import Message, leave, refusal
 
 _ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
@@ -40,6 +41,7 @@ _PULL_SECONDS = 60.0
 log = logging.getLogger("plfl")
 _inside: Any = inflatable_utils
 _inside.pull_objects = partial(_inside.pull_objects, max_time=_PULL_SECONDS)
+beat_faster(flower_heartbeat)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Executor:
     def _do(self, token: str, kind: str) -> None:
         """One task: fetch the message, answer it, hand the answer over."""
         runtime = self._connect(RuntimeTokenHttpInterceptor(token))
-        heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(runtime))
+        heartbeat = flower_heartbeat.HeartbeatSender(sign_of_life(runtime))
         heartbeat.start()
         context = None
         try:

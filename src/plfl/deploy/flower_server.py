@@ -33,7 +33,7 @@ from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, Pus
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import RunNotRunningException
@@ -43,7 +43,7 @@ from flwr.superlink.grid import HttpGrid, http_grid
 
 from plfl.deploy.codec import Malformed
 from plfl.deploy.coordinator import Failure
-from plfl.deploy.flower import bundle, digest_of_bundle, from_record, to_record
+from plfl.deploy.flower import bundle, digest_of_bundle, from_record, sign_of_life, to_record
 from plfl.deploy.messages import Message
 from plfl.errors import RunFailed
 
@@ -78,7 +78,7 @@ class Session:
 
     def __init__(self, grid: HttpGrid, run_id: int) -> None:
         self.grid, self.run_id = grid, run_id
-        self._heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(grid._runtime_client))
+        self._heartbeat = HeartbeatSender(sign_of_life(grid._runtime_client))
         self._heartbeat.start()
 
     def close(self) -> None:

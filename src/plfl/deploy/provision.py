@@ -104,6 +104,7 @@ def init(
     apps: Sequence[str] = (),
     run: Mapping[str, Any] | None = None,
     rounds: Mapping[str, Any] | None = None,
+    page: str | None = None,
     fill_home: Callable[[Path, str], Mapping[str, Any]] = lambda home, client: {},
 ) -> Provisioned:
     """Make a federation in a new folder.
@@ -118,6 +119,7 @@ def init(
       apps: SHA-256 of the app bundles that clients may run.
       run: the table [run] of server.toml.
       rounds: its table [rounds].
+      page: where the server shows its status page; the default of server.toml if left out.
       fill_home: puts more files into a client's new folder, and gives the settings that belong to them.
     """
     from plfl.deploy import certificates
@@ -132,6 +134,7 @@ def init(
         name=_name_of(folder),
         run=make_table(Run, run or {}, "[run] "),
         rounds=make_table(Rounds, rounds or {}, "[rounds] "),
+        **({} if page is None else {"page": page}),
     )
     now = _now()
     authority = certificates.make_authority(settings.name, now)
@@ -515,7 +518,12 @@ Characters of an id that file names do not allow are written as % and a number: 
 plfl federation server server/server.toml
 ```
 
-`server.toml` says what is trained (`[run]`) and when a round is over (`[rounds]`).
+`server.toml` says what is trained (`[run]`) and when a round is over (`[rounds]`). How it goes, this command says,
+and a page for a browser on the server's machine (`page` in `server.toml`):
+
+```bash
+plfl federation status server/server.toml
+```
 
 ## On each client
 
@@ -525,6 +533,8 @@ In `client-<id>.toml`, `data` names the client's readings, and `[client.data_set
 ```bash
 plfl federation client client-{name}.toml
 ```
+
+At the end `state` has its report.html and, with recipe forecast, its own model: `plfl forecast .` uses it.
 
 ## Later, here
 

@@ -1,6 +1,6 @@
 """`plfl federation server`: what runs on the server's machine, started, watched and ended together.
 
-    this process     the front (TLS, the only public port) and the watch over the others
+    this process     the front (TLS, the only public port), the status page, and the watch over the others
     superlink        Flower's SuperLink, on loopback
     rounds           the coordinator: rounds, gate, server optimizer, checkpoints (`serve`)
 
@@ -17,10 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plfl.deploy import page
 from plfl.deploy.flower_process import environment
 from plfl.deploy.front import Front
 from plfl.deploy.roster import Roster, read_file
 from plfl.deploy.settings import ServerSettings, read_server
+from plfl.deploy.status import STATUS, TRAFFIC
 from plfl.deploy.supervise import (
     Child,
     Supervisor,
@@ -37,9 +39,8 @@ from plfl.storage import safe_name, write_json
 if TYPE_CHECKING:
     from plfl.deploy.coordinator import Coordinator
 
-STATUS, TRAFFIC, RUN, ENROLLED = "status.json", "traffic.json", "run.json", "enrolled"
-"""Files in the server's folder: where it stands, what went through its front, what the run is called, and a mark that
-the SuperLink knows the roster's keys."""
+RUN, ENROLLED = "run.json", "enrolled"
+"""Files in the server's folder: what the run is called, and a mark that the SuperLink knows the roster's keys."""
 _GATHERING, _PARTING = 60.0, 60.0
 """Seconds that clients have to be there for the first round, and to fetch the last model."""
 _START = 120.0
@@ -76,7 +77,8 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
         front.start()
         log.info("federation %s: listening on %s", settings.name, settings.address)
         try:
-            Supervisor(children).run(stop.is_set, _Counting(front, settings.folder / TRAFFIC).write)
+            with page.served(settings, path):
+                Supervisor(children).run(stop.is_set, _Counting(front, settings.folder / TRAFFIC).write)
         finally:
             front.stop()
             _Counting(front, settings.folder / TRAFFIC).write()
@@ -125,7 +127,7 @@ def _name_key(settings: ServerSettings, key: bytes) -> str:
         return f"the key {print_} is not on the roster; add it with plfl federation add-client"
     if member.revoked is not None:
         return f"{member.id!r} was revoked on {member.revoked:%Y-%m-%d}"
-    return f"{member.id!r} still counts as online, from a session that ended within the last minute"
+    return f"{member.id!r} still counts as online, from a session that ended less than a minute ago"
 
 
 # ---- the process of the rounds ----
@@ -161,7 +163,7 @@ def serve(path: Path, port: int, secret: Path) -> None:
             wire,
             settings.folder,
             terms,
-            observer=lambda each: write_json(settings.folder / STATUS, describe(each)),
+            observer=lambda each: _write_status(settings.folder, each),
             is_stopped=stop.is_set,
         )
         log.info("waiting for %d clients", len(coordinator.ids))
@@ -171,7 +173,8 @@ def serve(path: Path, port: int, secret: Path) -> None:
             coordinator.go()
         finally:
             wire.close()
-            write_json(settings.folder / STATUS, describe(coordinator))
+            coordinator.under_way = None
+            _write_status(settings.folder, coordinator)
     absent = [client for client in members.ids() if client not in coordinator.done]
     log.info("all %d rounds are done", coordinator.rounds)
     if absent:
@@ -221,6 +224,14 @@ class _Members:
         return found
 
 
+def _write_status(folder: Path, coordinator: "Coordinator") -> None:
+    """Write where the server stands; a disk that refuses it is for the next checkpoint to judge."""
+    try:
+        write_json(folder / STATUS, describe(coordinator))
+    except OSError as error:
+        log.warning("%s cannot be written (%s)", folder / STATUS, error.strerror or error)
+
+
 def describe(coordinator: "Coordinator") -> dict[str, Any]:
     """Where a server stands, from what left the clients and nothing else."""
     ids = list(coordinator.roster())
@@ -228,6 +239,7 @@ def describe(coordinator: "Coordinator") -> dict[str, Any]:
         "run": coordinator.agreement.run,
         "rounds": coordinator.rounds,
         "round": len(coordinator.history),
+        "under_way": coordinator.under_way,
         "clients": [
             {
                 "id": client,

@@ -23,6 +23,8 @@ MAX_ID = 200
 """Characters of a client's id."""
 PLACEHOLDER = "meter.csv"
 """Stands in a client's file for data that has not been named yet."""
+OFF = "off"
+"""Stands in server.toml for a page that is not shown."""
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 _SHOWN = 80
 _WIDTH = 110
@@ -94,6 +96,15 @@ def _parse_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None
 
 def _check_address(address: object) -> str:
     return join_address(*split_address(address))
+
+
+def _check_page(page: object) -> str:
+    if page == OFF:
+        return OFF
+    try:
+        return _check_address(page)
+    except BadInput as error:
+        raise BadInput(f"page = {page!r}: {error}; or write page = {OFF!r}") from None
 
 
 def _check_path(value: object) -> object:
@@ -209,6 +220,9 @@ class ServerSettings(Table):
     """Who takes part, and who was revoked."""
     folder: FromFile = Path("state")
     """Where the server keeps the model and its log."""
+    page: Annotated[str, BeforeValidator(_check_page)] = "127.0.0.1:9093"
+    """Where a browser sees the rounds, who answered and who did not: host:port of this machine, or off. The page has no
+    login and no TLS. On 127.0.0.1 this machine alone can open it; elsewhere, everybody who reaches the address."""
     rounds: Rounds = Rounds()
     run: Run = Run()
 
@@ -326,6 +340,13 @@ def read_client(path: str | Path) -> ClientSettings:
     if options.get("statics"):
         options["statics"] = str(folder / options["statics"])
     return settings.model_copy(update={"data": place_source(settings.data, folder), "data_settings": options})
+
+
+def find_client(place: Path) -> ClientSettings | None:
+    """The client of a client-<id>.toml, or of a folder with a single one."""
+    is_file = place.is_file() and place.match("client-*.toml")
+    found = [place] if is_file else sorted(place.glob("client-*.toml")) if place.is_dir() else []
+    return read_client(found[0]) if len(found) == 1 else None
 
 
 def read_policy(path: str | Path) -> Policy:

@@ -550,11 +550,14 @@ def forecast_client(
     data: str | None = None,
     at: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    *,
+    is_own: bool = False,
 ) -> Forecast:
     """Forecast a client from a run's own data, or from a table with its recent readings.
 
     `place` is a run's folder, a folder with a client's model, or a model's file; `at` is ISO 8601, in the meter's time
-    zone if it has no offset; `settings` say how a table is read.
+    zone if it has no offset; `settings` say how a table is read. A table of one meter that is the client's own is so
+    whatever it calls it.
     """
     model = find_model(place, client)
     values = _table_settings(settings or {})
@@ -571,6 +574,8 @@ def forecast_client(
         asked = Config(**kept | {"timezone": model.zone} | values)
         # a meter that stands still is judged by the model
         loaded = load_sources([data], asked.model_copy(update={"ignore": (*asked.ignore, "PLF207")}))
+    if is_own and loaded.panel is not None and len(loaded.panel.ids) == 1:
+        loaded = replace(loaded, panel=replace(loaded.panel, ids=(model.client,)))
     return _forecast_from(model, loaded, data, issued_at, is_unit_said="unit" in values or "unit=" in (data or ""))
 
 

@@ -1,6 +1,8 @@
 """The stored files that a page is made from, and the frame that it is put into."""
 
+from base64 import b64encode
 from collections.abc import Callable
+from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -37,10 +39,26 @@ def missing(path: Path) -> BadInput:
 
 def read_template(name: str) -> Template:
     """The words of a page, with places for its numbers."""
-    return Template(files("plfl.report").joinpath(name).read_text(encoding="utf-8"))
+    return Template(_read_part(name))
 
 
-def fill(title: str, body: str) -> str:
-    """A page of its own: looks and content in one file."""
-    style = files("plfl.report").joinpath("style.css").read_text(encoding="utf-8")
-    return read_template("page.html").substitute(title=escape(title), style=style, body=body)
+def fill(title: str, body: str, *, script: str = "picker.js", sources: str = "", head: str = "") -> str:
+    """A page of its own: looks, content and its only script in one file.
+
+    `sources` are what a browser may load beside it, as a content security policy says it; as a rule, nothing.
+    """
+    code = _read_part(script)
+    digest = b64encode(sha256(f"\n{code}".encode()).digest()).decode()
+    return read_template("page.html").substitute(
+        title=escape(title),
+        style=_read_part("style.css"),
+        body=body,
+        script=code,
+        digest=f"sha256-{digest}",
+        sources=sources and f"; {sources}",
+        head=head,
+    )
+
+
+def _read_part(name: str) -> str:
+    return files("plfl.report").joinpath(name).read_text(encoding="utf-8")
