@@ -8,6 +8,7 @@ import difflib
 import json
 import logging
 import os
+import signal
 import sys
 from dataclasses import asdict
 from importlib.abc import MetaPathFinder
@@ -21,7 +22,7 @@ from rich.logging import RichHandler
 from plfl._version import __version__
 from plfl.config import Config, parse_settings
 from plfl.deploy.commands import app as federation_app
-from plfl.errors import BadInput, PlflError
+from plfl.errors import BadInput, Interrupted, PlflError
 from plfl.federate import processes
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
 from plfl.terminal import (
@@ -514,6 +515,8 @@ def main() -> None:
         if exit_status := app(standalone_mode=False):
             sys.exit(exit_status)
     except PlflError as error:
+        if isinstance(error, Interrupted) and error.number == signal.SIGTERM:
+            _die_of_sigterm(str(error))
         _leave(str(error), error.exit_status)
     except click.NoSuchOption as error:
         key = error.option_name.strip("-").replace("-", "_")
@@ -539,6 +542,19 @@ def _leave_with_usage(error: click.ClickException) -> NoReturn:
 
 def _leave(message: str, exit_status: int) -> NoReturn:
     processes.fail(message, exit_status)
+    _say(message)
+    sys.exit(exit_status)
+
+
+def _die_of_sigterm(message: str) -> NoReturn:
+    """End by the signal that asked for it, after everything was put away: to systemd and to shells that is a stop."""
+    _say(message)
+    sys.stdout.flush()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+    sys.exit(Interrupted.exit_status)  # where the signal is blocked
+
+
+def _say(message: str) -> None:
     errors.quiet = False
     errors.print(f"plfl: {message}", markup=False, soft_wrap=True)
-    sys.exit(exit_status)

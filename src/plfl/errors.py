@@ -4,8 +4,11 @@ PlflError
 ├── BadInput       the user can fix it: exit status 2, one line that says what and how
 │   └── Damaged    a file was cut off or altered after it was written
 ├── RunFailed      the machine gave up (a full disk, say): exit status 1, earlier state intact
-└── Interrupted    the user stopped the run: exit status 130, state saved
+└── Interrupted    the user stopped the run: exit status 130, state saved; a federation's programs end by SIGTERM
+                   itself where that stopped them, as service managers want it
 """
+
+import signal
 
 
 class PlflError(Exception):
@@ -32,3 +35,8 @@ class Interrupted(PlflError):
     """A run that was stopped from outside after its state was saved."""
 
     exit_status = 130
+
+    def __init__(self, message: str = "", number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.number = number
+        """The signal that did it."""

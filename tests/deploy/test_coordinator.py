@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from federations import SOON, make_federation, make_nodes
+from federations import ANY, SOON, make_federation, make_nodes
 from plfl.deploy.coordinator import Coordinator, Failure, Terms
 from plfl.deploy.demo import train_by_loop
 from plfl.deploy.local import LocalWire
@@ -145,6 +145,28 @@ def test_a_federation_without_enough_clients_stops_with_what_they_said(tmp_path)
     coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
     with pytest.raises(RunFailed, match="only 0 of 3 clients are ready, and 2 are needed"):
         coordinator.go()
+
+
+@pytest.mark.parametrize("how", ["after some time", "when it was away"])
+def test_a_client_that_refused_is_asked_again(tmp_path, how):
+    panel, config = uneven_panel(3).sorted(), tiny_config(rounds=3)
+    wire = LocalWire(make_nodes(tmp_path / "clients", panel))
+    node = wire.nodes[panel.ids[0]]
+    node.policy = Policy(layers=("no.such",))
+
+    def change_policy(coordinator):
+        if len(coordinator.history) == 1 and node.policy is not ANY:
+            assert coordinator.refused == {node.client: "parameter 'lstm.bias_hh' may not be shared by this client"}
+            node.policy = ANY
+            wire.absent = {node.client} if how == "when it was away" else set()
+        if len(coordinator.history) == 2:
+            wire.absent = set()
+
+    terms = replace(SOON, forgiving=0.0 if how == "after some time" else 600.0)
+    coordinator, _ = make_federation(tmp_path, panel, config, terms, wire=wire, observer=change_policy)
+    coordinator.go()
+    assert [node.client in row["accepted"] for row in coordinator.history] == [False, how == "after some time", True]
+    assert coordinator.refused == {}
 
 
 def test_clients_that_join_during_the_run_take_part_from_the_next_round_on(tmp_path):

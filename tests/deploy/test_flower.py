@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import ssl
-import threading
 import time
 import zipfile
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -14,55 +13,39 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 import psutil
 import pytest
 
+from links import superlink
 from plfl.deploy import client as client_role
 from plfl.deploy import flower_server, provision
 from plfl.deploy.agreement import make_agreement
 from plfl.deploy.client import run_client
 from plfl.deploy.demo import started
 from plfl.deploy.flower import bundle, digest_of_bundle
-from plfl.deploy.flower_process import environment
-from plfl.deploy.flower_server import FlowerWire, Link
 from plfl.deploy.front import Front
 from plfl.deploy.messages import PLAN, READY, REFUSAL, Message
-from plfl.deploy.server import _Members, _name_key, _superlink_command
+from plfl.deploy.server import fault_of_key
 from plfl.deploy.settings import read_client, read_server
-from plfl.deploy.supervise import Child, Supervisor, free_port, write_link_secret
+from plfl.deploy.supervise import free_port
 from plfl.errors import BadInput
 from plfl.storage import read_arrays
+from waiting import log_of, wait_for
 
 pytestmark = pytest.mark.e2e
 
 
-def wait_for(is_true, seconds, what):
-    until = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < until, what()
-        time.sleep(0.2)
-
-
 @contextmanager
-def superlink(made):
-    """A SuperLink with its front, and the wire to it, without the process of the rounds."""
+def behind_a_front(made):
+    """A SuperLink with its front, and the wire to it."""
     settings = read_server(made.server)
-    settings.folder.mkdir(exist_ok=True)
-    secret, port, stop = write_link_secret(settings.folder), free_port(), threading.Event()
-    child = Child("superlink", lambda: _superlink_command(settings, port, secret), environment(settings.folder))
-    front = Front(
-        *(settings.host, settings.port, port, settings.ca, settings.certificate, settings.key),
-        name_key=lambda key: _name_key(settings, key),
-    )
-    keeper = threading.Thread(target=Supervisor([child]).run, args=(stop.is_set,))
-    front.start()
-    keeper.start()
-    link = Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes())
-    wire = FlowerWire(link, _Members(settings).keys)
-    try:
-        yield front, wire, settings
-    finally:
-        wire.close()
-        stop.set()
-        keeper.join()
-        front.stop()
+    with superlink(settings) as (port, wire):
+        front = Front(
+            *(settings.host, settings.port, port, settings.ca, settings.certificate, settings.key),
+            fault_of_key=lambda key: fault_of_key(settings, key),
+        )
+        front.start()
+        try:
+            yield wire, settings
+        finally:
+            front.stop()
 
 
 def make(folder, ids, **more):
@@ -91,10 +74,10 @@ def add_to_bundle(name, text):
 def test_clients_are_reached_refuse_other_bundles_and_are_turned_away_when_revoked(tmp_path, monkeypatch, caplog):
     made = make(tmp_path / "pilot", ["b001", "b002"])
     with ExitStack() as stack:
-        _, wire, settings = stack.enter_context(superlink(made))
+        wire, settings = stack.enter_context(behind_a_front(made))
         wire.open(60)
         stack.enter_context(started("client", str(made.clients["b001"])))
-        wait_for(lambda: "b001" in wire.online(), 60, lambda: "b001 did not come")
+        wait_for(lambda: "b001" in wire.online(), lambda: "b001 did not come")
         run = settings.run
         agreement = make_agreement("x", run.config(), run.minutes, run.covariates, run.statics)
         plan = Message(PLAN, {"agreement": agreement.to_json()})
@@ -122,7 +105,7 @@ def test_clients_are_reached_refuse_other_bundles_and_are_turned_away_when_revok
         provision.revoke_client(made.folder, "b002", "moved out")
         wire._enrol()
         monkeypatch.setattr(client_role, "_ONLINE_SECONDS", 2.0)
-        with pytest.raises(BadInput, match=r"does not accept the key of 'b002' \(SHA256:.*was revoked"):
+        with pytest.raises(BadInput, match=r"does not accept 'b002' with the key SHA256:.*was revoked"):
             run_client(made.clients["b002"])
         assert "'b002' was revoked on" in caplog.text  # the server's side
 
@@ -133,11 +116,6 @@ def kill_all(process):
     for each in everyone:
         os.kill(each.pid, signal.SIGKILL)
     process.wait()
-
-
-def log_of(folder):
-    path = folder / "log.txt"
-    return path.read_text() if path.exists() else ""
 
 
 def rows_of(folder):
@@ -183,23 +161,23 @@ def test_a_node_that_is_killed_in_a_round_goes_on_with_its_personal_layers(tmp_p
         for client in ("b001", "b003"):
             stack.enter_context(started("client", "--once", str(made.clients[client])))
         victim = stack.enter_context(started("client", str(made.clients["b002"])))
-        wait_for(is_in_a_round, 200, logs)
+        wait_for(is_in_a_round, logs, 200)
         os.write(reading[-1], b"5" * 64)
         os.close(reading[-1])
-        wait_for(lambda: kept_rounds(lost), 100, logs)
-        wait_for(is_in_a_round, 100, logs)
+        wait_for(lambda: kept_rounds(lost), logs, 100)
+        wait_for(is_in_a_round, logs, 100)
         kill_all(victim)
         os.close(reading[-1])
         secret.unlink()
         secret.write_text("5" * 64)
         ((last, before),) = kept_rounds(lost).items()
         again = stack.enter_context(started("client", "--once", str(made.clients["b002"])))
-        wait_for(lambda: len(rows_of(folder)) > last, 100, logs)
+        wait_for(lambda: len(rows_of(folder)) > last, logs, 100)
         server.send_signal(signal.SIGTERM)
-        assert server.wait(60) == 130
+        assert server.wait(60) == -signal.SIGTERM
         made.server.write_text(made.server.read_text().replace("quorum = 0.5", "quorum = 1.0"))  # not without it
         server = stack.enter_context(started("server", str(made.server)))
-        wait_for(lambda: server.poll() is not None, 300, logs)
+        wait_for(lambda: server.poll() is not None, logs, 300)
         assert server.returncode == 0, logs()
         assert again.wait(60) == 0, logs()
     history = rows_of(folder)

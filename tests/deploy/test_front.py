@@ -91,6 +91,7 @@ def test_calls_of_clients_pass_and_are_counted(front, pilot, link):
     assert counted.num_requests == 1
     assert len(body) < counted.up < len(body) + 400
     assert len(body) < counted.down < len(body) + 400
+    assert (counted.up - counted.heads_up, counted.down - counted.heads_down) == (len(body), len(body))
 
 
 def test_calls_at_the_same_time_are_all_counted(front, pilot, link):
@@ -156,7 +157,7 @@ def test_while_the_link_is_away_clients_are_told_to_try_again(pilot):
 
 
 def test_who_is_turned_away_is_named(pilot, link, caplog):
-    front = make_front(pilot, link.server_port, name_key=lambda key: f"the key {key.decode()} was revoked")
+    front = make_front(pilot, link.server_port, fault_of_key=lambda key: f"the key {key.decode()} was revoked")
     front.start()
     try:
         assert call(front, pilot, "/v1/fleet/activate-node", headers={"flwr-public-key": "S0VZ"})[0] == 412

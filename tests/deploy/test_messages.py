@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leaks import CANARY, CANARY_NAME, canary_bytes, find_chunks, plant, private_arrays
 from plfl.data.generated import generate
 from plfl.data.sources import load_frame
 from plfl.deploy.coordinator import Coordinator, Terms
@@ -26,7 +27,6 @@ from plfl.deploy.messages import (
 )
 from plfl.deploy.settings import Policy
 from plfl.errors import BadInput
-from plfl.federate.params import to_named
 from small import agree_on, tiny_config
 
 SHARED = {"lstm.bias": ((3,), np.dtype(np.float32)), "lstm.weight": ((3, 2), np.dtype(np.float32))}
@@ -150,10 +150,7 @@ def test_what_leaves_is_a_copy_without_memory_around_it():
 
 # ---- a whole run, searched ----
 
-CHUNK, LEAST_DISTINCT = 16, 8
-CANARY = 31_415.926
-"""A load, an area and more that no client has by chance."""
-CANARY_PATH = "/srv/ada-canary/meter.csv"
+CANARY_PATH = f"/srv/{CANARY_NAME}/meter.csv"
 
 
 def serialised(sent):
@@ -168,66 +165,12 @@ def serialised(sent):
     return b"\n".join(parts)
 
 
-def chunks_of(array):
-    """Every 16 bytes of an array, at each of its numbers, that are no pattern such as zeros."""
-    for dtype in (np.float32, np.float64):
-        content = np.ascontiguousarray(array, dtype).tobytes()
-        step = np.dtype(dtype).itemsize
-        for at in range(0, len(content) - CHUNK + 1, step):
-            chunk = content[at : at + CHUNK]
-            if len(set(chunk)) >= LEAST_DISTINCT:
-                yield chunk
-
-
-def find_chunks(haystack, arrays):
-    """Names of the arrays of which some 16 bytes are in the haystack, and how many chunks were searched for.
-
-    All windows of 16 bytes of the haystack are put in a set, so that one look-up serves each chunk.
-    """
-    windows = {haystack[k : k + CHUNK] for k in range(len(haystack) - CHUNK + 1)}
-    hits, count = set(), 0
-    for name, array in arrays.items():
-        for chunk in chunks_of(array):
-            count += 1
-            if chunk in windows:
-                hits.add(name)
-    return hits, count
-
-
-def canary_bytes():
-    """The planted numbers as they could be sent: in both precisions and orders, and as text."""
-    kinds = ("<f4", "<f8", ">f4", ">f8")
-    return [np.array(CANARY, kind).tobytes() for kind in kinds] + [b"31415.9", b"ada-canary", b"31_415"]
-
-
-def make_planted():
-    """Meters whose loads, areas and (by a shift of the load) scalers hold the canary."""
-    panel = generate(2, days=12).sorted()
-    load, statics = panel.load.copy(), panel.statics.copy()
-    load[:, 100] = CANARY  # in the training part
-    load[:, 200:400:3] += np.float32(CANARY)
-    statics[:, 0] = CANARY
-    return replace(panel, load=load, statics=statics)
-
-
-def private_arrays(node):
-    """All that must stay at home: personal params, moments, series, statics and scalers, before and after rounds."""
-    task, kept = node.task, node._recall(node.plan())
-    states = {"before": kept.before, "after": kept.after, "newcomer": node.newcomer(node.plan())}
-    found = {f"{when}/{name}": value for when, state in states.items() for name, value in to_named(state).items()}
-    found |= {"load": task.panel.load, "series": task.series, "statics": task.panel.statics, "areas": task.statics}
-    found |= task.scalers[0].as_arrays()
-    scaler = task.scalers[0]
-    found["scaler"] = np.array([scaler.load_mean, scaler.load_sd, *scaler.covariate_mean, *scaler.covariate_sd])
-    return found
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A whole run over a local wire, in which clients also refuse and fail; the wire and its nodes."""
-    folder, panel = tmp_path_factory.mktemp("run"), make_planted()
+    folder, panel = tmp_path_factory.mktemp("run"), plant(generate(2, days=12).sorted())
     config = tiny_config(rounds=3, reset_moments=False, start="own")
-    wire = LocalWire(make_nodes(folder / "ada-canary", panel, Policy()))
+    wire = LocalWire(make_nodes(folder / CANARY_NAME, panel, Policy()))
     agreement = agree_on(panel, config)
     terms = Terms(deadline=0.2, settling=0.2, patience=3)
     Coordinator(agreement, lambda: list(panel.ids), wire, folder / "server", terms).go()
@@ -276,7 +219,7 @@ def test_nothing_that_leaves_the_clients_holds_a_planted_canary(run):
     for node in run.nodes.values():
         assert np.float32(CANARY) in node.task.panel.load  # it was there to be found
         assert np.float32(CANARY) in node.task.panel.statics
-        assert "ada-canary" in str(node.folder)
+        assert CANARY_NAME in str(node.folder)
 
 
 def test_nothing_that_leaves_the_clients_holds_a_number_of_a_scaler(run):
@@ -301,7 +244,7 @@ def test_what_leaves_a_client_is_as_large_as_its_shared_params(run):
 def test_the_search_itself_finds_a_leak_that_was_planted(run, where):
     node = next(iter(run.nodes.values()))
     private = private_arrays(node)
-    secret = np.asarray(private["after/personal/mlp.0.weight"])
+    secret = np.asarray(private["round 3: after/personal/mlp.0.weight"])
     leaks = {
         "array": Message(UPDATE, {}, {"x": secret}),
         "float64 array": Message(UPDATE, {}, {"x": secret.astype(np.float64)}),

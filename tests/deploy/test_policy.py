@@ -82,7 +82,8 @@ REQUESTS = {
     "huge batch": (train_request(batch=HUGE), "no client takes more than 100,000"),
     "huge number of steps": (train_request(local_steps=HUGE), "no client takes more than 100,000"),
     "huge number of windows": (train_request(local_steps=80_000, batch=80_000), "more than 10,000,000 windows"),
-    "huge round": (train_request(round=2**40), "or 1,000,000 rounds"),
+    "huge round": (train_request(round=2**40), "above this client's limit of 10000 rounds"),
+    "a plan without end": (plan_request({"rounds": 10_001}), "rounds = 10001 is above this client's limit of 10000"),
     "batch above the client's windows": (train_request(batch=8_000), "more than this client's number of windows"),
     "truth as a number": (train_request(batch=True), "'batch' in the request is not of type int"),
     "float as a number": (train_request(local_steps=8.0), "'local_steps' in the request is not of type int"),
@@ -189,6 +190,38 @@ def test_a_client_s_own_floors_hold_whatever_they_are():
     assert "floor of 32" in fault_of_request(strict, train_request(batch=16, local_steps=50))
     assert "floor of 50" in fault_of_request(strict, train_request(batch=32, local_steps=49))
     assert fault_of_request(strict, train_request(batch=64, local_steps=50)) is None
+
+
+def test_a_server_cannot_ask_without_end_not_by_repeating_a_round_nor_by_another_run(tmp_path):
+    node = make_node(tmp_path, LSTM_ONLY.model_copy(update={"max_rounds": 3}))
+    others = [{name: value * scale for name, value in shared_params().items()} for scale in (1.5, 2)]
+    plan = plan_request({"rounds": 3})
+    agreed = {"agreement": node.answer(plan).facts["agreement"]}
+    assert node.answer(train_request(**agreed)).kind == UPDATE
+    assert node.answer(train_request(**agreed)).kind == UPDATE  # the same answer again trains nothing
+    assert node.answer(train_request(others[0], **agreed)).kind == UPDATE
+    agreed = {"agreement": node.answer(plan_request({"rounds": 3}, run="run-2")).facts["agreement"]}
+    assert node.answer(train_request(**agreed)).kind == UPDATE
+    again = make_node(tmp_path, LSTM_ONLY.model_copy(update={"max_rounds": 3}))
+    for request in (train_request(others[0], **agreed), train_request(others[1], round=2, **agreed)):
+        said = again.answer(request)
+        assert said.facts["reason"] == "this client has trained 3 rounds, as many as its policy allows (max_rounds)"
+    assert again.answer(train_request(**agreed)).kind == UPDATE  # what was answered before still is
+    assert (
+        make_node(tmp_path, LSTM_ONLY.model_copy(update={"max_rounds": 4}))
+        .answer(train_request(round=2, **agreed))
+        .kind
+        == UPDATE
+    )
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"rounds": "3"}', "[1]", '{"rounds": 1.5}'])
+def test_a_count_of_rounds_that_cannot_be_read_is_no_reason_to_train_on(tmp_path, content, caplog):
+    node = make_node(tmp_path)
+    node.answer(PLANNED)
+    (node.folder / "trained.json").write_text(content)
+    assert node.answer(train_request()).facts["reason"] == "this client failed (RunFailed); its own log says why"
+    assert "trained.json is damaged; restore it" in caplog.text
 
 
 def test_before_a_plan_nothing_is_trained(tmp_path):

@@ -1,12 +1,17 @@
-"""What a client says about its server before Flower connects: six ways to be refused, each in one line."""
+"""What a client says about its server before Flower connects: the ways to be refused, each in one line."""
 
+import http.client
+import re
+import ssl
 import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from email.utils import formatdate
 
 import pytest
 
 from plfl.deploy import certificates, preflight, provision
-from plfl.deploy.front import Front
+from plfl.deploy.front import GREETING, KEY_HEADER, Front
 from plfl.deploy.preflight import Unreachable, check_server
 from plfl.deploy.settings import read_client
 from plfl.deploy.supervise import free_port
@@ -95,16 +100,42 @@ def test_both_sides_may_be_plain(pilot, own):
 
 
 @pytest.mark.parametrize(("shift", "words"), [(8, "[78] s ahead of"), (-400, "40[01] s behind")])
-def test_a_clock_that_is_off(served, own, monkeypatch, shift, words):
+def test_a_clock_that_is_off(served, own, monkeypatch, caplog, shift, words):
     monkeypatch.setattr(preflight, "_now", lambda: time.time() + shift)
-    with pytest.raises(BadInput, match=rf"this machine's clock is {words} the server's.*; set it"):
+    with pytest.raises(BadInput, match=rf"the client's clock is {words} the server's.*; set it"):
         check_server(own)
+    assert re.search(f"a client at 127.0.0.1 was turned away: the client's clock is {words} the server's", caplog.text)
 
 
 @pytest.mark.parametrize("shift", [3, -200])
 def test_a_clock_that_is_off_a_little(served, own, monkeypatch, shift):
     monkeypatch.setattr(preflight, "_now", lambda: time.time() + shift)
     check_server(own)
+
+
+def test_a_key_that_is_not_accepted(pilot, own, caplog):
+    front = serve(pilot)
+    front.fault_of_key = lambda key: f"{certificates.fingerprint_of_pem(key)} was revoked"
+    known = certificates.fingerprint(certificates.public_of(own.key.read_bytes()))
+    refused(front, own, f"does not accept 'a' with the key {re.escape(known)}: {re.escape(known)} was revoked")
+    assert f"a client at 127.0.0.1 was turned away: {known} was revoked" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "words"),
+    [
+        ({}, 404, "only calls of clients pass here"),
+        ({KEY_HEADER: "no base64!", "date": formatdate()}, 403, "its key cannot be read"),
+        ({KEY_HEADER: "S0VZ"}, 403, "it does not say what time it is there"),
+        ({KEY_HEADER: "S0VZ", "date": "yesterday"}, 403, "it does not say what time it is there"),
+    ],
+)
+def test_a_greeting_that_makes_no_sense_is_turned_away(served, own, headers, status, words):
+    context = ssl.create_default_context(cafile=own.ca)
+    with closing(http.client.HTTPSConnection("127.0.0.1", served.port, context=context, timeout=30)) as connection:
+        connection.request("GET", GREETING, headers=headers)
+        answer = connection.getresponse()
+        assert (answer.status, answer.read().decode()) == (status, words)
 
 
 def test_a_server_that_is_away_is_worth_another_try(own):

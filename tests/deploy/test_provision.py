@@ -227,6 +227,7 @@ def test_the_settings_of_a_fresh_federation_are_the_documented_ones(folder):
             **{
                 "host": "fl.example.org",
                 "port": 9092,
+                "listen": "",
                 "name": "pilot",
                 "folder": "state",
                 "page": "127.0.0.1:9093",
@@ -244,7 +245,14 @@ def test_the_settings_of_a_fresh_federation_are_the_documented_ones(folder):
         }
     }
     assert tomllib.loads((folder / "clients" / "a" / "policy.toml").read_text()) == {
-        **{"min_batch": 8, "min_local_steps": 8, "recipes": ["paper", "forecast"], "layers": ["*"], "apps": []}
+        **{
+            "min_batch": 8,
+            "min_local_steps": 8,
+            "max_rounds": 10_000,
+            "recipes": ["paper", "forecast"],
+            "layers": ["*"],
+            "apps": [],
+        }
     }
 
 

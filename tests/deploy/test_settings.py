@@ -42,6 +42,25 @@ def test_what_is_left_out_takes_its_default_and_paths_are_taken_from_the_file_s_
     assert found.address == "x.org:9092"
 
 
+@pytest.mark.parametrize(
+    ("host", "listen", "bind"),
+    [
+        ("fl.example.org", "", (None, 9092)),
+        ("203.0.113.9", "", (None, 9092)),
+        ("localhost", "", ("localhost", 9092)),
+        ("127.0.0.1", "", ("127.0.0.1", 9092)),
+        ("fl.example.org", "10.0.0.7:19092", ("10.0.0.7", 19092)),
+        ("fl.example.org", "[::]:443", ("::", 443)),
+        ("fl.example.org", "0.0.0.0:9092", ("0.0.0.0", 9092)),
+    ],
+)
+def test_a_server_listens_where_it_is_told_and_otherwise_where_its_host_can_be(tmp_path, host, listen, bind):
+    text = SERVER.replace("x.org", host) + f'listen = "{listen}"\n'
+    settings = read_server(write(tmp_path / "server.toml", text))
+    assert settings.bind == bind
+    assert settings.address == f"{host}:9092"
+
+
 def test_the_run_s_config_is_the_recipe_with_the_settings_changed(tmp_path):
     text = SERVER + '[run]\nrecipe = "forecast"\n[run.settings]\nrounds = 7\nlags = false\n'
     config = read_server(write(tmp_path / "server.toml", text)).run.config()
@@ -117,6 +136,10 @@ def test_splitting_an_address_undoes_joining_it(host, port):
         (SERVER + "ca = 3", r"\[server\] ca = 3: must be the path of a file or folder"),
         (SERVER.replace("x.org", "http://x"), r"\[server\] host = 'http://x' is neither a DNS name"),
         (SERVER.replace("9092", "99999"), r"\[server\] port = 99999 is no port"),
+        (SERVER + 'listen = "10.0.0.7"', r"'10\.0\.0\.7' is no address; write host:port"),
+        (SERVER + 'listen = "here.org:9092"', r"'here\.org:9092' has no IP address; write one of this machine's"),
+        (SERVER + 'listen = "10.0.0.7:0"', r"port = 0 is no port"),
+        (SERVER + "listen = 9092", r"9092 is no address"),
         (SERVER.replace("pilot", "a b"), r"\[server\] name = 'a b': must be letters, digits"),
         (SERVER + "[rounds]\nquorum = 1.5", r"\[rounds\] quorum = 1.5: .*less than or equal to 1; .* quorum = 0.5"),
         (SERVER + "[rounds]\nquorum = 0", r"\[rounds\] quorum = 0: "),
@@ -165,6 +188,7 @@ def test_a_wrong_client_file_is_refused_with_file_and_key(tmp_path, text, messag
     [
         ("min_batch = 0", r"min_batch = 0: .*; write it as in min_batch = 8"),
         ("min_batch = true", r"min_batch = true: a number or a text is needed"),
+        ("max_rounds = 0", r"max_rounds = 0: .*; write it as in max_rounds = 10000"),
         ("min_batches = 9", r"has no key 'min_batches'; did you mean 'min_batch'\?"),
         ('layers = "*"', r"layers = '\*': .*; write it as in layers = \[\"\*\"\]"),
         ('layers = [""]', r"layers = '': must not be empty"),

@@ -121,6 +121,15 @@ def fingerprint_of_pem(public: bytes) -> str:
     return fingerprint(line)
 
 
+def as_pem(public: bytes) -> bytes:
+    """A public key in OpenSSH's format as PEM."""
+    try:
+        key = serialization.load_ssh_public_key(public)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadInput(f"this is no public key in OpenSSH's format ({error})") from None
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
 def read_certificate(path: Path) -> x509.Certificate:
     """The certificate in a PEM file."""
     try:

@@ -32,7 +32,7 @@ from plfl.deploy.supervise import (
     signals_noted,
     write_link_secret,
 )
-from plfl.errors import BadInput, Interrupted
+from plfl.errors import BadInput
 
 if TYPE_CHECKING:
     from plfl.deploy.node import Node
@@ -69,7 +69,7 @@ def run_client(path: Path, *, is_insecure: bool = False, is_once: bool = False) 
         watch.worker, watch.node = worker, node
         Supervisor([node, worker]).run(stop.is_set)
         if stop.is_set():
-            raise Interrupted("the client was stopped; its personal layers are saved. Start it again to go on")
+            raise stop.error("the client was stopped; its personal layers are saved. Start it again to go on")
 
 
 def _supernode_command(settings: ClientSettings, port: int, secret: Path, *, is_insecure: bool) -> list[str]:
@@ -104,8 +104,11 @@ class _Watch:
                 self._say_unreachable(str(error))
             stop.wait(3.0)
 
+    def _is_time_to_say(self) -> bool:
+        return time.monotonic() - self.said_at >= _SAY_EVERY
+
     def _say_unreachable(self, reason: str) -> None:
-        if time.monotonic() - self.said_at >= _SAY_EVERY:
+        if self._is_time_to_say():
             self.said_at = time.monotonic()
             log.warning(
                 "%s cannot be reached (%s); trying on. Is the server running, and its port open in the firewall?",
@@ -124,11 +127,19 @@ class _Watch:
             self.is_released = self.is_renewed = True
             self.worker.stop(signal.SIGKILL)
             self.node.stop()
-        elif "Connection attempt failed" in line:
-            self._say_unreachable("no connection")
+        elif "Connection attempt failed" in line and self._is_time_to_say():
+            self._say_unreachable(self._look_why())
         elif "Connection successful after" in line:
             self.said_at = -_SAY_EVERY
             log.info("%s is there again", self.settings.server)
+
+    def _look_why(self) -> str:
+        """Why a connection failed: a certificate may have expired since the start."""
+        try:
+            check_server(self.settings, is_insecure=self.is_insecure)
+        except (BadInput, Unreachable) as error:
+            return str(error)
+        return "no connection"
 
     def released(self, child: Child, status: int) -> float | None:
         """After the executor's end: it is started at once where we have ended it."""
@@ -140,14 +151,12 @@ class _Watch:
         if self.is_renewed:
             self.is_renewed = False
             return 0.0
-        if _REFUSED.search("\n".join(child.tail)):
-            return self._refused()
         try:
             check_server(self.settings, is_insecure=self.is_insecure)
         except Unreachable as error:
             self._say_unreachable(str(error))
             return 3.0
-        if status == 0:  # it leaves by itself when its signature is not accepted
+        if status == 0 or _REFUSED.search("\n".join(child.tail)):  # 0: it leaves when its signature is not accepted
             return self._refused()
         return None
 
@@ -158,16 +167,17 @@ class _Watch:
         if self.refused_since is None:
             self.refused_since = now
             log.warning(
-                "%s does not accept this client's key, or still counts its last session as online; trying for %.0f s",
+                "%s says that this client's key is in use: its last session still counts, or another machine has the "
+                "same key; trying for %.0f s",
                 self.settings.server,
                 _ONLINE_SECONDS,
             )
         if now - self.refused_since > _ONLINE_SECONDS:
             known = certificates.fingerprint(certificates.public_of(self.settings.key.read_bytes()))
             raise BadInput(
-                f"{self.settings.server} does not accept the key of {self.settings.id!r} ({known}): it is not "
-                "registered there or was revoked, or another machine uses it now. Ask the operator for a new "
-                "client folder (plfl federation add-client)"
+                f"{self.settings.server} does not accept {self.settings.id!r} with the key {known}: another machine "
+                "uses it now. Stop the one that was copied from the other, or ask the operator for a folder of its own "
+                "(plfl federation add-client)"
             )
         return 3.0
 

@@ -70,6 +70,8 @@ class Terms:
     """Seconds that it waits for enough clients to be there at all."""
     gathering: float = 0.0
     """Seconds that it waits before the first round for clients beyond those."""
+    forgiving: float = 600.0
+    """Seconds after which a client that refused is asked again: a full disk has room, a policy has changed."""
     parting: float = 0.0
     """Seconds that it waits at the end for clients that are away, to give them the last shared params."""
 
@@ -111,6 +113,7 @@ class Coordinator:
         self.state = self._first_state()
         self._started = time.monotonic()
         self._aside: list[tuple[str, Message | Failure]] = []  # came while another client was being asked
+        self._refused_at: dict[str, float] = {}
 
     @property
     def rounds(self) -> int:
@@ -212,6 +215,7 @@ class Coordinator:
         gathered = begun + (0.0 if self.history else self.terms.gathering)
         needed = max(1, math.ceil(self.terms.quorum * cohort_size(self.plan.config.fraction, len(self.ids))))
         while True:
+            self._forgive()
             self._agree([client for client in self._here() if client not in self.windows])
             is_complete = not set(self.roster()) - set(self.windows) - set(self.refused)
             if len(self._eligible()) >= needed and (is_complete or time.monotonic() >= gathered):
@@ -224,6 +228,14 @@ class Coordinator:
                     f"round {len(self.history)} is safe"
                 )
             self._collect(1.0)
+
+    def _forgive(self) -> None:
+        """Let clients be asked again that refused some time ago, or that have been away since."""
+        here, now = set(self.wire.online()), time.monotonic()
+        for client, reason in list(self.refused.items()):
+            if client not in here or now - self._refused_at[client] >= self.terms.forgiving:
+                del self.refused[client]
+                self.problems[client] = reason
 
     def _complaints(self) -> str:
         said = [f"{client} says: {reason}" for client, reason in {**self.problems, **self.refused}.items()]
@@ -267,6 +279,7 @@ class Coordinator:
 
     def _take_refusal(self, client: str, said: Message) -> None:
         self.refused[client] = str(said.facts.get("reason", "no reason given"))[:500]
+        self._refused_at[client] = time.monotonic()
         self.windows.pop(client, None)
         log.warning("%s refuses: %s", client, self.refused[client])
 

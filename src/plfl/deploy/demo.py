@@ -193,6 +193,8 @@ def _measure(made: provision.Provisioned) -> dict[str, Any]:
     bytes_, seconds = status["bytes"], [row["seconds"] for row in status["history"]]
     return {
         "bytes_per_client_round": status["bytes_each_way"],
+        "bytes_up_of_messages": round((bytes_["messages_up"] - bytes_["headers_up"]) / exchanges),
+        "bytes_down_of_messages": round((bytes_["messages_down"] - bytes_["headers_down"]) / exchanges),
         "bytes_up_with_headers": round(bytes_["messages_up"] / exchanges),
         "bytes_down_with_headers": round(bytes_["messages_down"] / exchanges),
         "bytes_of_polling": bytes_["polling"],

@@ -98,7 +98,8 @@ class Executor:
         elif sha256 not in (digest_of_bundle(), *self.apps):
             reason = (
                 f"the app bundle {sha256} is not allowed here: it is not that of this version of plfl "
-                f"({digest_of_bundle()[:12]}...), and not among the apps of this client's policy"
+                f"({digest_of_bundle()[:12]}...), and not among the apps of this client's policy; install the server's "
+                "version"
             )
         else:
             return None

@@ -2,7 +2,8 @@
 
 The SuperLink answers calls that control it on the same port, without any login, so it must never be reachable. This
 front passes the calls of clients (paths below /v1/fleet/, which carry a signature of the client's key) and nothing
-else, says why it turned somebody away, and counts what goes through. It knows HTTP/1.1 as far as that needs it.
+else, says why it turned somebody away, and counts what goes through. It knows HTTP/1.1 as far as that needs it. A
+client that asks for `GREETING` first, with its key and its time, is told what would be wrong with a call of its own.
 """
 
 import asyncio
@@ -13,10 +14,11 @@ import logging
 import re
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from email.utils import formatdate
+from email.utils import formatdate, parsedate_to_datetime
 from pathlib import Path
 
 from plfl.deploy.settings import join_address
@@ -26,7 +28,10 @@ _PASSED = re.compile(r"/v1/fleet/[a-z-]+")
 _NOT_PASSED = {"/v1/fleet/register-node", "/v1/fleet/unregister-node"}
 """Clients are registered by the operator's roster, never by themselves."""
 _ACTIVATE = "/v1/fleet/activate-node"
-_KEY_HEADER = "flwr-public-key"
+GREETING, KEY_HEADER = "/", "flwr-public-key"
+"""Where a client asks before it calls, and the header with its public key (PEM in base64), as Flower has it."""
+MOST_AHEAD, MOST_BEHIND = 5.0, 305.0
+"""Seconds by which a client's clock may differ: its signatures carry the time, and Flower accepts no others."""
 _LARGEST_HEAD = 32 * 1024
 _LARGEST_BODY = 256 * 1024**2
 _HANDSHAKE_SECONDS, _IDLE_SECONDS, _ANSWER_SECONDS = 10.0, 120.0, 120.0
@@ -37,13 +42,17 @@ log = logging.getLogger("plfl")
 
 @dataclass
 class Traffic:
-    """What went through, above TLS: headers and bodies, in bytes."""
+    """What went through, above TLS, in bytes."""
 
     num_requests: int = 0
     up: int = 0
     """From clients."""
     down: int = 0
     """To clients."""
+    heads_up: int = 0
+    """How much of `up` are HTTP's headers."""
+    heads_down: int = 0
+    """The same of `down`."""
 
     def add_up(self, num: int) -> None:
         """Count bytes from a client."""
@@ -58,7 +67,8 @@ class Traffic:
 class Front:
     """Listens on a public address and passes clients' calls to the SuperLink."""
 
-    host: str
+    host: str | None
+    """The address that it listens on; None is all of this machine's."""
     port: int
     upstream: int
     """The SuperLink's port on loopback."""
@@ -66,8 +76,8 @@ class Front:
     certificate: Path | None
     """None is plain HTTP, which has to be asked for."""
     key: Path | None
-    name_key: Callable[[bytes], str] = lambda key: "an unknown key"
-    """Describes a public key (PEM) for the log."""
+    fault_of_key: Callable[[bytes], str | None] = lambda key: None
+    """Why a public key (PEM) may not take part, if so."""
     is_open: Callable[[], bool] = lambda: True
     """Until it is, clients are told to try again: their keys may not be registered yet."""
     traffic: dict[str, Traffic] = field(default_factory=dict)
@@ -98,7 +108,7 @@ class Front:
         self._thread.join(5)
 
     def _explain(self, error: BaseException) -> str:
-        address = join_address(self.host, self.port)
+        address = join_address(self.host or "0.0.0.0", self.port)
         number = getattr(error, "errno", None)
         if number == errno.EADDRINUSE:
             return (
@@ -110,14 +120,14 @@ class Front:
         if isinstance(error, ssl.SSLError):
             return f"{self.certificate} and {self.key} cannot be used ({error.reason or error}); renew them"
         reason = getattr(error, "strerror", None) or error
-        return f"cannot listen on {address} ({reason}); is host right in server.toml?"
+        return f"cannot listen on {address} ({reason}); is listen right in server.toml?"
 
     async def _serve(self, started: list[BaseException | None], ready: threading.Event) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         self._outside = self._make_context()
         self._inside = ssl.create_default_context(cafile=str(self.upstream_ca))
         self._tasks: set[asyncio.Task[None]] = set()
-        server = await asyncio.start_server(self._accept, self._listen_on(), self.port, limit=_LARGEST_HEAD)
+        server = await asyncio.start_server(self._accept, self.host, self.port, limit=_LARGEST_HEAD)
         started.append(None)
         ready.set()
         async with server:
@@ -125,10 +135,6 @@ class Front:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _listen_on(self) -> str | None:
-        """Loopback where the host is loopback; otherwise all addresses, as the host may be a name of a router."""
-        return self.host if self.host in ("127.0.0.1", "::1", "localhost") else None
 
     def _make_context(self) -> ssl.SSLContext | None:
         if self.certificate is None:
@@ -174,6 +180,9 @@ class Front:
                     return
                 raw = first + await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _HANDSHAKE_SECONDS)
                 head = _Head.parse(raw)
+                if head is not None and (head.method, head.path) == ("GET", GREETING):
+                    await _refuse(writer, *self._greet(head, peer))
+                    return
                 if (fault := _fault_of(head)) is not None:
                     status, why = fault
                     if head is not None and head.path.startswith("/v1/"):
@@ -194,6 +203,16 @@ class Front:
             if inside is not None:
                 inside.writer.transport.abort()
 
+    def _greet(self, head: "_Head", peer: str) -> tuple[int, str]:
+        """What a client is told that asks before it calls; a fault is for the log too."""
+        if KEY_HEADER not in head.headers:
+            return 404, "only calls of clients pass here"
+        fault = _fault_of_clock(head.headers.get("date", "")) or self._fault_of_key(head)
+        if fault is None:
+            return 200, "welcome"
+        log.warning("a client at %s was turned away: %s", peer, fault)
+        return 403, fault
+
     async def _connect(self, writer: asyncio.StreamWriter) -> "_Stream | None":
         try:
             opened = asyncio.open_connection(
@@ -211,6 +230,7 @@ class Front:
         try:
             inside.writer.write(raw)
             count.add_up(len(raw))
+            count.heads_up += len(raw)
             await _copy(outside.reader, inside.writer, head.length or 0, count.add_up)
             answer = await asyncio.wait_for(inside.reader.readuntil(b"\r\n\r\n"), _ANSWER_SECONDS)
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
@@ -222,17 +242,25 @@ class Front:
         outside.writer.write(answer)
         length = None if said is None else said.length
         count.add_down(len(answer))
+        count.heads_down += len(answer)
         await _copy(inside.reader, outside.writer, length, count.add_down)
         return said is not None and length is not None and not (head.closes or said.closes)
 
-    def _describe(self, head: "_Head", status: int) -> str:
+    def _fault_of_key(self, head: "_Head") -> str | None:
         try:
-            who = self.name_key(base64.b64decode(head.headers.get(_KEY_HEADER, ""), validate=True))
+            return self.fault_of_key(base64.b64decode(head.headers.get(KEY_HEADER, ""), validate=True))
         except (binascii.Error, ValueError):
-            who = "no readable key"
+            return "its key cannot be read"
+
+    def _describe(self, head: "_Head", status: int) -> str:
+        """Why Flower refused a client."""
+        if (fault := self._fault_of_key(head)) is not None:
+            return fault
         if status == 401:
-            return f"{who}; its signature is not valid: is its clock more than 5 s ahead or 305 s behind?"
-        return who
+            return (
+                f"its signature is not valid; its clock may be {MOST_AHEAD:.0f} s ahead and {MOST_BEHIND:.0f} s behind"
+            )
+        return "its key is in use: by another machine with the same key, or by a session that ended within a minute"
 
 
 @dataclass(frozen=True)
@@ -293,8 +321,22 @@ def _fault_of(head: _Head | None) -> tuple[int, str] | None:
     return None
 
 
+def _fault_of_clock(date: str) -> str | None:
+    """What is wrong with the time that a client says it is."""
+    try:
+        ahead = parsedate_to_datetime(date).timestamp() + 0.5 - time.time()  # it comes in whole seconds
+    except (ValueError, OverflowError):
+        return "it does not say what time it is there"
+    if -MOST_BEHIND <= ahead <= MOST_AHEAD:
+        return None
+    return (
+        f"the client's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's, and at most "
+        f"{MOST_AHEAD:.0f} s ahead and {MOST_BEHIND:.0f} s behind are accepted; set it (timedatectl set-ntp true)"
+    )
+
+
 async def _refuse(writer: asyncio.StreamWriter, status: int, why: str) -> None:
-    """Answer without asking anybody; the date lets a client compare clocks."""
+    """Answer without asking anybody."""
     body = why.encode()
     head = f"HTTP/1.1 {status} refused\r\ndate: {formatdate(usegmt=True)}\r\nserver: plfl\r\n"
     head += f"content-type: text/plain\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"

@@ -4,7 +4,9 @@ Nothing in here knows which network carries the messages. A request passes the c
 used, and an answer passes the list of what may leave. The training is the simulation's own `client_update`.
 """
 
+import json
 import logging
+import operator
 import os
 import secrets
 from collections.abc import Callable, Sequence
@@ -26,6 +28,7 @@ from plfl.deploy.keepsake import Keepsake
 from plfl.deploy.messages import DONE, END, PLAN, READY, UPDATE, Message, leave, refusal
 from plfl.deploy.policy import (
     fault_of_config,
+    fault_of_count,
     fault_of_draws,
     fault_of_layers,
     fault_of_request,
@@ -39,9 +42,9 @@ from plfl.federation import Plan
 from plfl.forecast.models import Params
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, find_refusals, make_task
-from plfl.storage import digest, safe_name, sync_folder, write_text
+from plfl.storage import digest, safe_name, sync_folder, write_json, write_text
 
-_PLAN_FILE, _SECRET_FILE = "plan.json", "draws.secret"
+_PLAN_FILE, _SECRET_FILE, _COUNT_FILE = "plan.json", "draws.secret", "trained.json"
 log = logging.getLogger("plfl")
 
 Finish = Callable[["Node", Params], None]
@@ -172,6 +175,7 @@ class Node:
         asked = (self.agreement.run, facts["round"], facts["base"], facts["local_steps"], facts["batch"])
         if kept is None or not kept.answers(*asked):
             before = self._begin(plan, kept, facts["round"])
+            self._count()
             kept = self._update(plan, before, sent, asked)
             keepsake.keep(self.kept_folder, kept)
         else:
@@ -255,6 +259,18 @@ class Node:
                 "the server went back from round %d to %d; personal layers go on", kept.round_index, round_index
             )
         return kept.after
+
+    def _count(self) -> None:
+        """Write down that one more round is trained, before it is: also one that is cut off, or that nobody gets."""
+        path = self.folder / _COUNT_FILE
+        try:
+            number = json.loads(path.read_text(encoding="utf-8"))["rounds"] if path.exists() else 0
+            number = operator.index(number)
+        except (ValueError, TypeError, KeyError):
+            raise RunFailed(f"{path} is damaged; restore it, or remove it: rounds are then counted from 0") from None
+        if fault := fault_of_count(self.policy, number):
+            raise _Refused(fault)
+        write_json(path, {"rounds": number + 1})
 
     def _update(self, plan: Plan, before: ClientState, sent: Params, asked: tuple[str, int, str, int, int]) -> Keepsake:
         run, round_index, base, local_steps, batch = asked

@@ -25,7 +25,6 @@ _ASKED: dict[str, dict[str, type]] = {
 
 _MOST = 100_000
 _MOST_WINDOWS = 10_000_000
-_MOST_ROUNDS = 1_000_000
 _MOST_PARAMS = 10_000_000
 
 
@@ -57,8 +56,10 @@ def _fault_of_numbers(policy: Policy, facts: Mapping[str, Any]) -> str | None:
             return f"{name} = {facts[name]} is below this client's floor of {least}"
     if facts["local_steps"] > _MOST or facts["batch"] > _MOST:
         return f"no client takes more than {_MOST:,} steps or windows at once"
-    if facts["local_steps"] * facts["batch"] > _MOST_WINDOWS or facts["round"] > _MOST_ROUNDS:
-        return f"no client takes more than {_MOST_WINDOWS:,} windows in a round, or {_MOST_ROUNDS:,} rounds"
+    if facts["local_steps"] * facts["batch"] > _MOST_WINDOWS:
+        return f"no client takes more than {_MOST_WINDOWS:,} windows in a round"
+    if facts["round"] > policy.max_rounds:
+        return f"round = {facts['round']} is above this client's limit of {policy.max_rounds} rounds"
     if facts["batch"] % policy.min_batch:
         return f"batch = {facts['batch']} is not a multiple of this client's floor of {policy.min_batch}"
     return None
@@ -70,6 +71,15 @@ def fault_of_config(policy: Policy, config: Config) -> str | None:
         return f"recipe {config.recipe!r} is not allowed here, only {', '.join(policy.recipes)}"
     if config.model != (model := make_recipe(config.recipe, {}).model):
         return f"recipe {config.recipe!r} has the model {model!r}, not {config.model!r}"
+    if config.rounds > policy.max_rounds:
+        return f"rounds = {config.rounds} is above this client's limit of {policy.max_rounds} rounds"
+    return None
+
+
+def fault_of_count(policy: Policy, num_trained: int) -> str | None:
+    """What is wrong with one more round: a server that asks without end could compute windows back from the answers."""
+    if num_trained >= policy.max_rounds:
+        return f"this client has trained {num_trained} rounds, as many as its policy allows (max_rounds)"
     return None
 
 

@@ -1,20 +1,22 @@
 """What a client finds out about its server before Flower connects to it, in plain words.
 
-One request over TLS tells a wrong authority from an expired certificate, a wrong name, a server without TLS, and a
-clock that is off: a client's signature carries the time, and the server accepts none from the future or the far past.
+One request over TLS tells a wrong authority from an expired certificate, a wrong name and a server without TLS. It
+carries the client's public key and its time, so that the server's front can say whether it would accept a signature of
+that key from that clock; what it says is shown at both sides.
 """
 
+import base64
 import http.client
 import ssl
 import time
-from email.utils import parsedate_to_datetime
+from email.utils import formatdate
 
+from plfl.deploy.front import GREETING, KEY_HEADER
 from plfl.deploy.settings import ClientSettings, split_address
 from plfl.errors import BadInput
 
-MOST_AHEAD, MOST_BEHIND = 5.0, 305.0
-"""Seconds by which a client's clock may differ from the server's."""
 _TIMEOUT = 10.0
+_LONGEST_ANSWER = 500
 _EXPIRED, _NOT_YET, _NAMES, _UNTRUSTED = {10}, {9}, {62, 63, 64}, {18, 19, 20, 21}
 """OpenSSL's codes for why a certificate is not accepted."""
 
@@ -25,12 +27,16 @@ class Unreachable(Exception):
 
 def check_server(settings: ClientSettings, *, is_insecure: bool = False) -> None:
     """Refuse a server that this client cannot talk to; `Unreachable` where it is worth trying again."""
+    from plfl.deploy import certificates
+
     host, port = split_address(settings.server)
+    public = certificates.as_pem(certificates.public_of(settings.key.read_bytes()))
     connection = _connect(settings, host, port, is_insecure=is_insecure)
     try:
-        sent = _now()
-        connection.request("GET", "/")
-        date = connection.getresponse().getheader("date")
+        headers = {KEY_HEADER: base64.b64encode(public).decode(), "date": formatdate(_now(), usegmt=True)}
+        connection.request("GET", GREETING, headers=headers)
+        answer = connection.getresponse()
+        said = answer.read(_LONGEST_ANSWER).decode("utf-8", "replace")
     except ssl.SSLCertVerificationError as error:
         raise BadInput(_explain_certificate(error, settings, host)) from None
     except (ssl.SSLError, http.client.HTTPException, ConnectionResetError, TimeoutError) as error:
@@ -39,8 +45,11 @@ def check_server(settings: ClientSettings, *, is_insecure: bool = False) -> None
         raise Unreachable(error.strerror or str(error)) from None
     finally:
         connection.close()
-    if date:
-        _check_clock(parsedate_to_datetime(date).timestamp(), sent)
+    if answer.status == http.HTTPStatus.FORBIDDEN:
+        known = certificates.fingerprint(certificates.public_of(settings.key.read_bytes()))
+        raise BadInput(
+            f"{settings.server} does not accept {settings.id!r} with the key {known}: {' '.join(said.split())}"
+        )
 
 
 def _connect(settings: ClientSettings, host: str, port: int, *, is_insecure: bool) -> http.client.HTTPConnection:
@@ -92,13 +101,3 @@ def _explain_protocol(error: Exception, settings: ClientSettings, *, is_insecure
 
 def _now() -> float:
     return time.time()
-
-
-def _check_clock(theirs: float, ours: float) -> None:
-    ahead = ours - theirs - 0.5  # the server's time has whole seconds
-    if ahead > MOST_AHEAD or -ahead > MOST_BEHIND:
-        direction = "ahead of" if ahead > 0 else "behind"
-        raise BadInput(
-            f"this machine's clock is {abs(ahead):.0f} s {direction} the server's, and at most {MOST_AHEAD:.0f} s "
-            f"ahead and {MOST_BEHIND:.0f} s behind are accepted; set it (timedatectl set-ntp true)"
-        )

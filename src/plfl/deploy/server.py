@@ -33,7 +33,7 @@ from plfl.deploy.supervise import (
     signals_noted,
     write_link_secret,
 )
-from plfl.errors import BadInput, Interrupted, PlflError
+from plfl.errors import BadInput, PlflError
 from plfl.storage import safe_name, write_json
 
 if TYPE_CHECKING:
@@ -58,13 +58,12 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
             log.warning("--insecure: everything goes over the network as it is, without TLS")
         secret, port = write_link_secret(settings.folder), free_port()
         front = Front(
-            settings.host,
-            settings.port,
+            *settings.bind,
             port,
             settings.ca,
             None if is_insecure else settings.certificate,
             None if is_insecure else settings.key,
-            name_key=lambda key: _name_key(settings, key),
+            fault_of_key=lambda key: fault_of_key(settings, key),
             is_open=(settings.folder / ENROLLED).exists,
         )
         (settings.folder / ENROLLED).unlink(missing_ok=True)
@@ -75,7 +74,7 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
             Child("rounds", lambda: rounds, env),
         ]
         front.start()
-        log.info("federation %s: listening on %s", settings.name, settings.address)
+        log.info("federation %s: listening on %s", settings.name, settings.listen or settings.address)
         try:
             with page.served(settings, path):
                 Supervisor(children).run(stop.is_set, _Counting(front, settings.folder / TRAFFIC).write)
@@ -83,7 +82,7 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
             front.stop()
             _Counting(front, settings.folder / TRAFFIC).write()
         if stop.is_set():
-            raise Interrupted("the server was stopped; every round that was closed is saved. Start it again to go on")
+            raise stop.error("the server was stopped; every round that was closed is saved. Start it again to go on")
 
 
 class _Counting:
@@ -113,21 +112,24 @@ def _superlink_command(settings: ServerSettings, port: int, secret: Path) -> lis
     ]
 
 
-def _name_key(settings: ServerSettings, key: bytes) -> str:
-    """Whose key this is, by the roster."""
+def fault_of_key(settings: ServerSettings, key: bytes) -> str | None:
+    """Why a public key (PEM) may not take part, by the roster as it is now."""
     from plfl.deploy import certificates
 
     try:
         print_ = certificates.fingerprint_of_pem(key)
         roster = read_file(settings.roster)
     except PlflError:
-        return "its key cannot be read"
+        return "its key, or the roster, cannot be read"
     member = next((each for each in roster.clients if each.key == print_), None)
     if member is None:
-        return f"the key {print_} is not on the roster; add it with plfl federation add-client"
+        return (
+            f"the key {print_} is not on the roster: it is not registered; the operator makes a client's folder with "
+            "plfl federation add-client"
+        )
     if member.revoked is not None:
-        return f"{member.id!r} was revoked on {member.revoked:%Y-%m-%d}"
-    return f"{member.id!r} still counts as online, from a session that ended less than a minute ago"
+        return f"{member.id!r} was revoked on {member.revoked:%Y-%m-%d}; the operator can add it under another id"
+    return None
 
 
 # ---- the process of the rounds ----
@@ -181,6 +183,15 @@ def serve(path: Path, port: int, secret: Path) -> None:
         log.warning("%s did not get the last model; start the server again when they are there", ", ".join(absent[:10]))
 
 
+def _write_status(folder: Path, coordinator: "Coordinator") -> None:
+    """Say where the server stands; that this cannot be written is no reason to stop."""
+    path = folder / STATUS
+    try:
+        write_json(path, describe(coordinator))
+    except OSError as error:
+        log.warning("cannot write %s (%s); it is written again with the next round", path, error.strerror)
+
+
 def _run_name(settings: ServerSettings) -> str:
     """The name of the run in this folder: made once, and with it what clients keep belongs to it."""
     path = settings.folder / RUN
@@ -222,14 +233,6 @@ class _Members:
             except (OSError, BadInput) as error:
                 log.warning("%s cannot be used: %s", path, error)
         return found
-
-
-def _write_status(folder: Path, coordinator: "Coordinator") -> None:
-    """Write where the server stands; a disk that refuses it is for the next checkpoint to judge."""
-    try:
-        write_json(folder / STATUS, describe(coordinator))
-    except OSError as error:
-        log.warning("%s cannot be written (%s)", folder / STATUS, error.strerror or error)
 
 
 def describe(coordinator: "Coordinator") -> dict[str, Any]:

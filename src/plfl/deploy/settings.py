@@ -81,10 +81,15 @@ def join_address(host: str, port: int) -> str:
 
 def split_address(address: object) -> tuple[str, int]:
     """Undo `join_address`, and check both parts."""
+    host, port = _parse_address(address)
+    return check_host(host), port
+
+
+def _parse_address(address: object) -> tuple[str, int]:
     match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^:\[\]]+)):([0-9]{1,5})", address) if isinstance(address, str) else None
     if match is None:
         raise BadInput(f"{address!r} is no address; write host:port, such as fl.example.org:9092 or [::1]:9092")
-    return check_host(match[1] or match[2]), check_port(int(match[3]))
+    return match[1] or match[2], check_port(int(match[3]))
 
 
 def _parse_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -105,6 +110,16 @@ def _check_page(page: object) -> str:
         return _check_address(page)
     except BadInput as error:
         raise BadInput(f"page = {page!r}: {error}; or write page = {OFF!r}") from None
+
+
+def _check_listen(address: object) -> str:
+    """An address of a machine with a port, or nothing; names are of no use here."""
+    if address == "":
+        return ""
+    host, port = _parse_address(address)
+    if _parse_ip(host) is None:
+        raise BadInput(f"{address!r} has no IP address; write one of this machine's, such as 10.0.0.7:{port}")
+    return join_address(host, port)
 
 
 def _check_path(value: object) -> object:
@@ -206,6 +221,9 @@ class ServerSettings(Table):
     """The name or address by which clients reach this server; its certificate holds it."""
     port: Annotated[int, BeforeValidator(check_port)]
     """The port for that."""
+    listen: Annotated[str, BeforeValidator(_check_listen)] = ""
+    """Where this machine listens, if that is not where clients call, such as 10.0.0.7:9092 behind a router; if empty,
+    on that port of all its addresses, or of loopback alone where host is loopback."""
     name: Annotated[str, AfterValidator(_check_name)]
     """What the federation is called."""
     certificate: FromFile = Path("server.crt")
@@ -230,6 +248,14 @@ class ServerSettings(Table):
     def address(self) -> str:
         """Host and port, as clients write it."""
         return join_address(self.host, self.port)
+
+    @property
+    def bind(self) -> tuple[str | None, int]:
+        """The address and port to listen on; None is all addresses."""
+        if self.listen:
+            host, port = _parse_address(self.listen)
+            return host, port
+        return self.host if self.host in ("127.0.0.1", "::1", "localhost") else None, self.port
 
     def to_toml(self) -> str:
         """The text of server.toml."""
@@ -305,6 +331,8 @@ class Policy(Table):
     """The smallest minibatch; others are multiples of it. From one or two windows, readings can be computed back."""
     min_local_steps: int = Field(8, ge=1)
     """The smallest number of local steps in a round."""
+    max_rounds: int = Field(10_000, ge=1)
+    """The largest number of rounds that are trained here, of all runs together; state/trained.json counts them."""
     recipes: Annotated[tuple[str, ...], AfterValidator(_check_recipes)] = ("paper", "forecast")
     """Recipes that may be trained."""
     layers: tuple[Text, ...] = ("*",)

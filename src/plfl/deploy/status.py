@@ -2,7 +2,8 @@
 
 Only what left the clients is in them. `read_status` gives the server's own status with what is counted from it:
 
-    bytes                  what went over the network: messages_up, messages_down, polling
+    bytes                  what went over the network: messages_up, messages_down, how much of them is
+                           headers, polling
     history[].remarks      (client, what) for each that did not count in a round, or was late, with the reason
     clients[].state        in words, with the reason; num_counted and num_asked say in how many rounds
 """
@@ -70,6 +71,8 @@ def _count(found: dict[str, Any], traffic: dict[str, Any]) -> dict[str, Any]:
         "bytes": {
             "messages_up": sum(count["up"] for count in messages),
             "messages_down": sum(count["down"] for count in messages),
+            "headers_up": sum(count["heads_up"] for count in messages),
+            "headers_down": sum(count["heads_down"] for count in messages),
             "polling": sum(count["up"] + count["down"] for count in polling),
         },
     }

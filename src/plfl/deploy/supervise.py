@@ -242,14 +242,29 @@ def write_link_secret(folder: Path) -> Path:
     return path
 
 
+class Stop(threading.Event):
+    """Set by Ctrl-C or SIGTERM; knows by which."""
+
+    number: int = signal.SIGINT
+
+    def note(self, number: int, frame: object) -> None:
+        """Handle a signal."""
+        self.number = number
+        self.set()
+
+    def error(self, message: str) -> Interrupted:
+        """What ends a program that was stopped."""
+        return Interrupted(message, self.number)
+
+
 @contextmanager
-def signals_noted() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets."""
-    stop = threading.Event()
+def signals_noted() -> Iterator[Stop]:
+    """What Ctrl-C or SIGTERM sets."""
+    stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop.note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
@@ -262,9 +277,7 @@ def logged(folder: Path) -> Iterator[None]:
     """Plain lines on standard error, and those and all others in the folder's log."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = RotatingFileHandler(
-            folder / LOG, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8", delay=False
-        )
+        file = _LogFile(folder / LOG, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8", delay=False)
     except OSError as error:
         raise BadInput(f"cannot write to {folder} ({error.strerror}); is folder right in the settings?") from None
     terminal = logging.StreamHandler(sys.stderr)
@@ -281,6 +294,11 @@ def logged(folder: Path) -> Iterator[None]:
         log.handlers = before
         log.setLevel(level)
         file.close()
+
+
+class _LogFile(RotatingFileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Leave out what does not fit on a full disk: the terminal has had the line."""
 
 
 def _is_of_terminal(handler: logging.Handler) -> bool:
