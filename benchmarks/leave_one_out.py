@@ -15,8 +15,7 @@ STATES = ("CA", "IL", "NY")
 CANDIDATES = {
     "as it is": {},
     "swing=false": {"swing": False},
-    "rounds=60 tune_rounds=25 tune_lr=2e-3": {"rounds": 60, "tune_rounds": 25, "tune_lr": 2e-3},
-    "rounds=40 tune_rounds=45 tune_lr=2e-3": {"rounds": 40, "tune_rounds": 45, "tune_lr": 2e-3},
+    "rounds=40 tune_rounds=45": {"rounds": 40, "tune_rounds": 45},
     "rounds=40 tune_rounds=45 tune_lr=3e-3": {"rounds": 40, "tune_rounds": 45, "tune_lr": 3e-3},
     "rounds=25 tune_rounds=60 tune_lr=3e-3": {"rounds": 25, "tune_rounds": 60, "tune_lr": 3e-3},
 }

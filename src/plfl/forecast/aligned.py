@@ -27,7 +27,7 @@ _LEAD_CENTRES = np.linspace(0.0, 6.6, 8, dtype=np.float32)
 _LEAD_WIDTH = np.float32(0.8)
 RECENCY = 14.0
 """Days; a scale for how long ago a day was."""
-_SWING_DAYS = 14
+SWING_DAYS = 14
 _SWING_UNIT = 3.0
 """A swing is this many times the mean change within an hour: inputs are then of the order of one."""
 _FIRST_SWING, _LEAST_SWING = 0.5, 0.05
@@ -154,7 +154,7 @@ def find_swings(load: np.ndarray, minutes: int) -> np.ndarray:
     changes = np.full(len(load), np.nan)
     changes[hour:] = np.abs(load[hour:].astype(np.float64) - load[:-hour])
     is_known = np.isfinite(changes)
-    since = np.maximum(np.arange(len(load)) + 1 - _SWING_DAYS * day, 0)
+    since = np.maximum(np.arange(len(load)) + 1 - SWING_DAYS * day, 0)
     totals, counts = (np.concatenate([[0.0], np.cumsum(x)]) for x in (np.where(is_known, changes, 0), is_known))
     total, count = totals[1:] - totals[since], counts[1:] - counts[since]
     share = np.minimum(count / day, 1)
