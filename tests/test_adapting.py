@@ -235,6 +235,7 @@ def test_an_empty_file_and_settings_of_the_model_are_refused(run, meters, tmp_pa
         adapt(run, str(meters), settings={"hidden": 9})
 
 
+@pytest.mark.e2e
 def test_the_curve_compares_with_the_shared_and_the_local_model_at_each_length_of_history(run, tmp_path):
     meters = write_meters(tmp_path / "meters.csv", {"n1": 5, "n2": 3})
     result = adapt(run, str(meters), out=tmp_path / "out", settings=PACIFIC | {"tune_rounds": 1}, curve=True)

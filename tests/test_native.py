@@ -48,7 +48,7 @@ def test_a_machine_with_a_compiler_has_the_kernels():
     assert library.is_available()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 30), st.integers(1, 40), st.integers(0, 2**31))
 def test_the_lstm_equals_its_reference_for_any_sizes(time, features, hidden, batch, seed):
     rng = np.random.default_rng(seed)
@@ -57,7 +57,7 @@ def test_the_lstm_equals_its_reference_for_any_sizes(time, features, hidden, bat
     assert_equal_with_gradients(lstm, lstm_reference, draw(rng, time, hidden, batch), *arguments)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 40), st.integers(0, 2**31))
 def test_the_dense_layer_equals_its_reference_for_any_sizes(outputs, inputs, batch, seed):
     rng = np.random.default_rng(seed)

@@ -18,9 +18,13 @@ from plfl.federate.params import client_keys
 from plfl.federate.round import choose_cohort
 from small import assert_trees_close, tiny_config, uneven_panel
 
+ALL_SHARED = [pytest.param("none", server, marks=pytest.mark.e2e) for server in ("fed_adam", "fed_avg_adaptive")]
 
-@pytest.mark.parametrize("server", ["fed_avg", "fed_adam", "fed_avg_adaptive"])
-@pytest.mark.parametrize("personal", ["none", "mlp"])
+
+@pytest.mark.parametrize(
+    ("personal", "server"),
+    [("none", "fed_avg"), ("mlp", "fed_avg"), ("mlp", "fed_adam"), ("mlp", "fed_avg_adaptive"), *ALL_SHARED],
+)
 def test_separate_servers_and_clients_have_the_numbers_of_the_plain_loop(tmp_path, server, personal):
     panel, config = uneven_panel(3).sorted(), tiny_config(server=server, personal=personal, rounds=3)
     coordinator, wire = make_federation(tmp_path, panel, config)

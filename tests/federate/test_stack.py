@@ -42,7 +42,7 @@ def member_states(stack: Stack, state) -> list:
 @pytest.mark.parametrize("personal", ["mlp", pytest.param("all", marks=pytest.mark.e2e)])
 def test_a_federation_in_a_stack_equals_the_same_alone(personal):
     other = generate(3, days=9, seed=4)  # another beginning, length and number of clients
-    servers = ["fed_yogi", "fed_avg_adaptive", "fed_avg"] if personal == "mlp" else ["fed_avg"]
+    servers = ["fed_yogi", "fed_avg_adaptive"] if personal == "mlp" else ["fed_avg"]
     federations = [
         tiny_federation(panel, personal=personal, server=server, seed=seed, client_lr=1e-3 * (1 + seed))
         for server in servers
@@ -51,8 +51,8 @@ def test_a_federation_in_a_stack_equals_the_same_alone(personal):
     stack = make_stack(federations)
     state, losses = train(stack, rounds=2)
     forecasts = stack.predict(state, "test")
-    for k, federation in enumerate(federations[:: 2 if personal == "mlp" else 1]):
-        k *= 2 if personal == "mlp" else 1
+    for k in (0, 4) if personal == "mlp" else range(3):
+        federation = federations[k]
         alone = run_engine(federation)
         common, own = member_states(stack, state)[k]
         assert_trees_close((common, own), (alone.server.common, alone.clients.personal))

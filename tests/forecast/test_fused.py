@@ -62,13 +62,13 @@ def test_it_equals_autodiff_for_the_recipe_s_own_sizes_and_for_one_band(sizes):
 
 def test_it_equals_autodiff_without_kernels(monkeypatch):
     monkeypatch.setattr("plfl.native.dispatch.is_available", lambda: False)
-    fused, plain, model, task = made()
+    fused, plain, model, task = made(horizon="1h")
     assert_equal(fused, plain, *draw(model, task, 48, 0))
 
 
 def test_at_an_error_of_zero_the_slope_is_that_of_autodiff():
     """As in the beginning, when a load that stands still is forecast without error."""
-    fused, plain, model, task = made()
+    fused, plain, model, task = made(horizon="1h")
     params, inputs, _ = draw(model, task, 32, 0)
     params |= {name: jnp.zeros_like(value) for name, value in params.items() if ".head." in name or ".skip." in name}
     assert_equal(fused, plain, params, inputs, jnp.zeros(32))
@@ -93,12 +93,13 @@ def test_what_is_not_finite_stays_visible():
 
 
 def test_over_clients_each_row_is_what_it_is_alone():
-    fused, _, model, task = made()
+    fused, _, model, task = made(horizon="1h")
     drawn = [draw(model, task, 20, seed) for seed in range(3)]
     stacked = jax.tree.map(lambda *rows: jnp.stack(rows), *drawn)
     together = jax.jit(jax.vmap(jax.value_and_grad(fused)))(*stacked)
+    one = jax.jit(jax.value_and_grad(fused))
     for row, arguments in enumerate(drawn):
-        alone = jax.jit(jax.value_and_grad(fused))(*arguments)
+        alone = one(*arguments)
         for ours, theirs in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
             np.testing.assert_array_equal(ours[row], theirs)
 
