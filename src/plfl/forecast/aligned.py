@@ -28,6 +28,7 @@ _LEAD_WIDTH = np.float32(0.8)
 RECENCY = 14.0
 """Days; a scale for how long ago a day was."""
 SWING_DAYS = 14
+"""Days over which a swing is a mean."""
 _SWING_UNIT = 3.0
 """A swing is this many times the mean change within an hour: inputs are then of the order of one."""
 _FIRST_SWING, _LEAST_SWING = 0.5, 0.05

@@ -1,12 +1,14 @@
 """Boosted trees: LightGBM per client, on the model's own inputs, the strong baseline without any federation.
 
 L1 loss on the change from the load at the origin, up to 400 trees, stopped early on the client's validation part, which
-also chooses the number of leaves where several are tried, and then what does no good to all meters: the past days among
-the inputs, and the model's units for loads and changes. Needs the extra `baselines`.
+also chooses the number of leaves where several are tried, and then what helps some meters and not others: the past days
+among the inputs, and the model's units for loads and changes. Needs the extra `baselines`.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -77,12 +79,12 @@ def import_lightgbm() -> ModuleType:
 
 def _boost(lightgbm: ModuleType, task: Task, row: int, part: str, tried: Sequence[dict[str, Any]]) -> np.ndarray:
     """One client's forecasts, by the settings and inputs that do best on its validation part."""
-    best = min((_fit(lightgbm, task, row, settings) for settings in tried), key=lambda fitted: fitted.error)
+    fit, error = partial(_fit, lightgbm, task, row), attrgetter("error")
+    best = min((fit(settings) for settings in tried), key=error)
     if isinstance(task.view, Aligned) and task.view.layout.num_days:
-        best = min(best, _fit(lightgbm, task, row, best.settings, has_days=True), key=lambda fitted: fitted.error)
+        best = min(best, fit(best.settings, has_days=True), key=error)
     if isinstance(task.view, Aligned) and task.view.has_swing:
-        other = _fit(lightgbm, task, row, best.settings, has_days=best.has_days, in_units=False)
-        best = min(best, other, key=lambda fitted: fitted.error)
+        best = min(best, fit(best.settings, has_days=best.has_days, in_units=False), key=error)
     return best.forecast(task, row, task.origins[part][row])
 
 
