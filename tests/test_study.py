@@ -152,7 +152,7 @@ def test_a_run_of_a_study_has_the_numbers_that_it_has_alone(finished):
     for index in (1, 14):
         run, stored = study.runs()[index], read(finished)["runs"][index]
         assert (stored["source"], stored["seed"], stored["point"]) == (run.source, run.config.seed, run.point)
-        federation = Federation(run.config, _load(run.source, study.runs()), None, devices)
+        federation = Federation(run.config, _load(run.source, study.runs())[run.place], None, devices)
         state = federation.engine.init()
         for at in (1, 2):
             state = federation.engine.run_round(state, at)[0].state

@@ -5,12 +5,13 @@ here, so that every source is checked and gridded by the same code.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
+from plfl.data.zones import to_utc
 
 
 @dataclass(frozen=True)
@@ -82,3 +83,21 @@ def readings_of(panel: Panel) -> Readings:
         for row, client in enumerate(panel.ids)
     )
     return Readings(series, panel.covariate_names, panel.static_names)
+
+
+def known_at(readings: Readings, time: np.datetime64) -> Readings:
+    """What was known at a time (UTC): rows of later intervals do not exist."""
+    limit = int(time.astype("datetime64[s]").astype(np.int64)) + (readings.is_end or readings.is_cumulative)
+
+    def cut(series: Series) -> Series:
+        utc = series.stamps if series.stamp_zone is None else to_utc(series.stamp_zone, series.stamps)[0]
+        kept = np.flatnonzero(utc < limit)
+        return replace(
+            series,
+            stamps=series.stamps[kept],
+            values=series.values[kept],
+            covariates=series.covariates[kept],
+            rows=kept if series.rows is None else series.rows[kept],
+        )
+
+    return replace(readings, series=map(cut, readings.series))
