@@ -4,7 +4,7 @@ Every reader (tables, ComStock, generated data, a panel given in Python) ends he
 here, so that every source is checked and gridded by the same code.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -86,18 +86,19 @@ def readings_of(panel: Panel) -> Readings:
 
 
 def known_at(readings: Readings, time: np.datetime64) -> Readings:
-    """What was known at a time (UTC): rows of later intervals do not exist."""
+    """What was known at a time (UTC): rows of later intervals do not exist, nor meters that have no others."""
     limit = int(time.astype("datetime64[s]").astype(np.int64)) + (readings.is_end or readings.is_cumulative)
 
-    def cut(series: Series) -> Series:
+    def cut(series: Series) -> Iterator[Series]:
         utc = series.stamps if series.stamp_zone is None else to_utc(series.stamp_zone, series.stamps)[0]
         kept = np.flatnonzero(utc < limit)
-        return replace(
-            series,
-            stamps=series.stamps[kept],
-            values=series.values[kept],
-            covariates=series.covariates[kept],
-            rows=kept if series.rows is None else series.rows[kept],
-        )
+        if len(kept) or not len(utc):
+            yield replace(
+                series,
+                stamps=series.stamps[kept],
+                values=series.values[kept],
+                covariates=series.covariates[kept],
+                rows=kept if series.rows is None else series.rows[kept],
+            )
 
-    return replace(readings, series=map(cut, readings.series))
+    return replace(readings, series=(known for series in readings.series for known in cut(series)))

@@ -69,7 +69,7 @@ def _headline(study: StoredStudy, duels: Duels) -> dict[str, str]:
         f"{len(study.runs):,} runs: {num_points:,} points of the grid",
         f"{counted(len(study.sources), 'source')} ({listed([s.label for s in study.sources])})",
         counted(len(study.seeds), "seed"),
-        *([f"all of it again in {counted(len(study.folds), 'fold')} of the time"] if study.folds else []),
+        *([f"{counted(len(study.folds), 'fold')} of the time"] if study.folds else []),
         f"recipe {stored['recipe']}",
     ]
     outcomes = {difference.outcome for _, _, difference in duels}
