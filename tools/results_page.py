@@ -84,7 +84,7 @@ def folds(paper: dict[str, Any]) -> str:
     lines = [
         "## Over the year\n",
         f"The single split tests on the last tenth of the year. `plfl study paper --folds {len(spans)}` cuts the year",
-        f"into {len(spans) + 1} blocks as well, and all runs are trained on the first and tested on the second, trained",
+        f"into {len(spans) + 1} blocks as well, and all runs are trained on one and tested on the next, trained",
         "on the first two and tested on the third, and so on. In each fold the optimizer pair is chosen on the fold's",
         f"own validation part. ± is the standard deviation over folds.\n\n{say_folds(study)}\n",
         f"| state | level | single split | mean of folds | {' | '.join(spans)} |",
