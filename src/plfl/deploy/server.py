@@ -150,6 +150,7 @@ def serve(path: Path, port: int, secret: Path) -> None:
     rounds = settings.rounds
     terms = Terms(
         deadline=rounds.deadline_seconds,
+        slack=rounds.slack,
         quorum=rounds.quorum,
         retries=rounds.retries,
         gathering=_GATHERING,
@@ -250,6 +251,7 @@ def describe(coordinator: "Coordinator") -> dict[str, Any]:
                 "is_done": client in coordinator.done,
                 "refused": coordinator.refused.get(client),
                 "problem": coordinator.problems.get(client),
+                "rest": vars(coordinator.rests[client]) if client in coordinator.rests else None,
                 "num_windows": coordinator.windows.get(client),
             }
             for client in ids
