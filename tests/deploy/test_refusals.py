@@ -19,6 +19,7 @@ from plfl.deploy.demo import started
 from plfl.deploy.flower_process import environment
 from plfl.deploy.flower_server import FlowerWire
 from plfl.deploy.front import Front
+from plfl.deploy.roster import read_file
 from plfl.deploy.server import fault_of_key
 from plfl.deploy.settings import read_client, read_server
 from plfl.deploy.supervise import free_port, write_link_secret
@@ -59,7 +60,7 @@ def fronted(settings, upstream, certificate, key, host="127.0.0.1"):
     """A front before a SuperLink, on a port of its own."""
     front = Front(
         *(host, free_port(), upstream, settings.ca, certificate, key),
-        fault_of_key=lambda public: fault_of_key(settings, public),
+        fault_of_key=lambda public: fault_of_key(read_file(settings.roster), public),
     )
     front.start()
     try:

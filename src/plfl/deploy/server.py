@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from plfl.deploy.coordinator import Coordinator
 
 RUN, ENROLLED = "run.json", "enrolled"
-"""Files in the server's folder: what the run is called, and a mark that the SuperLink knows the roster's keys."""
+"""Files in the server's folder: what the run is called, and how long an answer of its model can be, which is there as
+soon as the SuperLink knows the roster's keys."""
 _GATHERING, _PARTING = 60.0, 60.0
 """Seconds that clients have to be there for the first round, and to fetch the last model."""
 _START = 120.0
@@ -56,15 +57,15 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
     with logged(settings.folder), hold(settings.folder), signals_noted() as stop:
         if is_insecure:
             log.warning("--insecure: everything goes over the network as it is, without TLS")
-        secret, port = write_link_secret(settings.folder), free_port()
+        secret, port, members = write_link_secret(settings.folder), free_port(), _Members(settings)
         front = Front(
             *settings.bind,
             port,
             settings.ca,
             None if is_insecure else settings.certificate,
             None if is_insecure else settings.key,
-            fault_of_key=lambda key: fault_of_key(settings, key),
-            is_open=(settings.folder / ENROLLED).exists,
+            fault_of_key=lambda key: fault_of_key(members.read(), key),
+            largest=lambda: _read_largest(settings.folder / ENROLLED),
         )
         (settings.folder / ENROLLED).unlink(missing_ok=True)
         env = environment(settings.folder)
@@ -112,15 +113,22 @@ def _superlink_command(settings: ServerSettings, port: int, secret: Path) -> lis
     ]
 
 
-def fault_of_key(settings: ServerSettings, key: bytes) -> str | None:
-    """Why a public key (PEM) may not take part, by the roster as it is now."""
+def _read_largest(path: Path) -> int | None:
+    """Bytes of the longest answer; None while clients' keys are not registered."""
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))["largest"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def fault_of_key(roster: Roster, key: bytes) -> str | None:
+    """Why a public key (PEM) may not take part, by the roster."""
     from plfl.deploy import certificates
 
     try:
         print_ = certificates.fingerprint_of_pem(key)
-        roster = read_file(settings.roster)
     except PlflError:
-        return "its key, or the roster, cannot be read"
+        return "its key cannot be read"
     member = next((each for each in roster.clients if each.key == print_), None)
     if member is None:
         return (
@@ -138,6 +146,7 @@ def fault_of_key(settings: ServerSettings, key: bytes) -> str | None:
 def serve(path: Path, port: int, secret: Path) -> None:
     """Run the rounds over a SuperLink on this machine."""
     from plfl.deploy.agreement import make_agreement
+    from plfl.deploy.codec import largest_answer
     from plfl.deploy.coordinator import Coordinator, Terms
     from plfl.deploy.flower_server import FlowerWire, Link
     from plfl.federate.devices import prepare
@@ -150,6 +159,7 @@ def serve(path: Path, port: int, secret: Path) -> None:
     rounds = settings.rounds
     terms = Terms(
         deadline=rounds.deadline_seconds,
+        slack=rounds.slack,
         quorum=rounds.quorum,
         retries=rounds.retries,
         gathering=_GATHERING,
@@ -171,7 +181,7 @@ def serve(path: Path, port: int, secret: Path) -> None:
         log.info("waiting for %d clients", len(coordinator.ids))
         try:
             wire.open(_START)
-            (settings.folder / ENROLLED).touch()
+            write_json(settings.folder / ENROLLED, {"largest": largest_answer(coordinator.door.shared)})
             coordinator.go()
         finally:
             wire.close()
@@ -207,13 +217,25 @@ class _Members:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings, self.last = settings, read_file(settings.roster)
+        self._seen: tuple[int, int, int] | None = None
 
     def read(self) -> Roster:
+        """Reads the file again only when it is another one: the front asks with every call."""
+        if (seen := self._look()) == self._seen:
+            return self.last
+        self._seen = seen
         try:
             self.last = read_file(self.settings.roster)
         except PlflError as error:
             log.warning("%s; going on with the roster as it was", error)
         return self.last
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.settings.roster.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def ids(self) -> list[str]:
         return [member.id for member in self.read().active]
@@ -250,6 +272,7 @@ def describe(coordinator: "Coordinator") -> dict[str, Any]:
                 "is_done": client in coordinator.done,
                 "refused": coordinator.refused.get(client),
                 "problem": coordinator.problems.get(client),
+                "rest": vars(coordinator.rests[client]) if client in coordinator.rests else None,
                 "num_windows": coordinator.windows.get(client),
             }
             for client in ids
