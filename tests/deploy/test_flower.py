@@ -22,6 +22,7 @@ from plfl.deploy.demo import started
 from plfl.deploy.flower import bundle, digest_of_bundle
 from plfl.deploy.front import Front
 from plfl.deploy.messages import PLAN, READY, REFUSAL, Message
+from plfl.deploy.roster import read_file
 from plfl.deploy.server import fault_of_key
 from plfl.deploy.settings import read_client, read_server
 from plfl.deploy.supervise import free_port
@@ -39,7 +40,7 @@ def behind_a_front(made):
     with superlink(settings) as (port, wire):
         front = Front(
             *(settings.host, settings.port, port, settings.ca, settings.certificate, settings.key),
-            fault_of_key=lambda key: fault_of_key(settings, key),
+            fault_of_key=lambda key: fault_of_key(read_file(settings.roster), key),
         )
         front.start()
         try:

@@ -20,7 +20,7 @@ import numpy as np
 from plfl._version import __version__
 from plfl.deploy.agreement import Agreement, blank_plan, shared_shapes
 from plfl.deploy.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
-from plfl.errors import BadInput, Interrupted, RunFailed
+from plfl.errors import BadInput, Interrupted, RunFailed, Transient
 from plfl.federate import checkpoint
 from plfl.federate.checkpoint import Snapshot, Stamp
 from plfl.federate.gate import REASONS, Door, Reply
@@ -178,9 +178,9 @@ class Coordinator:
             self.folder.mkdir(parents=True, exist_ok=True)
             checkpoint.save(self.folder, snapshot)
         except OSError as error:
-            raise RunFailed(
+            raise Transient(
                 f"cannot write to {self.folder} ({error.strerror or error}); round {len(self.history) - 1} is safe. "
-                "Repair that, then start the server again"
+                "Repair that, and the server goes on"
             ) from error
 
     def _grow(self) -> None:

@@ -107,6 +107,11 @@ class Front:
             self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join(5)
 
+    def renew(self) -> None:
+        """Take the certificate as its files are now; connections that are open go on with the one before."""
+        if self._outside is not None:
+            self._loop.call_soon_threadsafe(self._outside.load_cert_chain, self.certificate, self.key)
+
     def _explain(self, error: BaseException) -> str:
         address = join_address(self.host or "0.0.0.0", self.port)
         number = getattr(error, "errno", None)
@@ -207,11 +212,12 @@ class Front:
         """What a client is told that asks before it calls; a fault is for the log too."""
         if KEY_HEADER not in head.headers:
             return 404, "only calls of clients pass here"
-        fault = _fault_of_clock(head.headers.get("date", "")) or self._fault_of_key(head)
+        clock = _fault_of_clock(head.headers.get("date", ""))
+        fault = clock or self._fault_of_key(head)
         if fault is None:
             return 200, "welcome"
         log.warning("a client at %s was turned away: %s", peer, fault)
-        return 403, fault
+        return (503 if clock else 403), fault  # a clock is set, and then all is well: it tries again
 
     async def _connect(self, writer: asyncio.StreamWriter) -> "_Stream | None":
         try:
