@@ -63,6 +63,7 @@ def run_client(path: Path, *, is_insecure: bool = False, is_once: bool = False) 
             env,
             watch.see,
             watch.ended,
+            is_own=False,
         )
         worker = Child("answers", lambda: answers, env, on_exit=watch.released)
         watch.worker, watch.node = worker, node

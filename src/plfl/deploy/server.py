@@ -74,7 +74,9 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
         rounds = [sys.executable, "-m", "plfl.deploy.child", "rounds", str(path.absolute()), str(port), str(secret)]
         mending = LinkMending(settings.folder)
         mending.look()
-        link = Child("superlink", lambda: _superlink_command(settings, port, secret), env, on_exit=mending.ended)
+        link = Child(
+            "superlink", lambda: _superlink_command(settings, port, secret), env, on_exit=mending.ended, is_own=False
+        )
         children = [link, Child("rounds", lambda: rounds, env)]
         front.start()
         log.info("federation %s: listening on %s", settings.name, settings.listen or settings.address)

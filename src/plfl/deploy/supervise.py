@@ -31,13 +31,14 @@ from plfl.deploy.flower_process import PARENT
 from plfl.deploy.inspection import inspect
 from plfl.deploy.life import LOCK, recorded
 from plfl.errors import BadInput, Interrupted, PlflError, RunFailed, Transient
+from plfl.plain import PlainFormatter, plain
 from plfl.storage import locked
 
 FINAL = 64
 """An exit status of this and more is final: FINAL + the exit status of the error."""
 _AGAIN = 3
 """The exit status of a child that was hindered by what may heal."""
-LOG = "log.txt"
+LOG, LINK_SECRET = "log.txt", "link.secret"
 _MARK, _HINDERED = "plfl|", "HINDERED"
 _GRACE = 8.0
 _FIRST_WAIT, _LONGEST_WAIT, _STABLE = 0.5, 30.0, 60.0
@@ -110,6 +111,8 @@ class Child:
     """Sees every line that is not a log record."""
     on_exit: Callable[["Child", int], float | None] = lambda child, status: None
     """May raise, or say how many seconds to wait before the next start."""
+    is_own: bool = True
+    """Whether its lines may be log records: those of other programs hold what others have said."""
     process: "subprocess.Popen[str] | None" = None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=40))
     last_error: str = ""
@@ -142,7 +145,7 @@ class Child:
                 self._take(line.rstrip("\n"))
 
     def _take(self, line: str) -> None:
-        if line.startswith(_MARK):
+        if self.is_own and line.startswith(_MARK):
             _, level, message = line.split("|", 2)
             if level == _HINDERED:
                 self.last_error = message
@@ -246,10 +249,9 @@ def _say(status: int) -> str:
 # ---- in a child of our own kind ----
 
 
-class _OneLine(logging.Formatter):
+class _OneLine(PlainFormatter):
     def format(self, record: logging.LogRecord) -> str:
-        message = " ".join(record.getMessage().splitlines())
-        text = f"{_MARK}{record.levelname}|{message}"
+        text = f"{_MARK}{record.levelname}|{plain(record.getMessage())}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
@@ -262,7 +264,7 @@ def run_as_child(work: Callable[[], None]) -> None:
     try:
         work()
     except Transient as error:
-        sys.stdout.write(f"{_MARK}{_HINDERED}|{' '.join(str(error).splitlines())}\n")
+        sys.stdout.write(f"{_MARK}{_HINDERED}|{plain(str(error))}\n")
         sys.exit(_AGAIN)
     except PlflError as error:
         log.error("%s", error)
@@ -350,7 +352,7 @@ def free_port() -> int:
 
 def write_link_secret(folder: Path) -> Path:
     """A new secret that Flower's program and ours have in common, for this start alone."""
-    path = folder / "link.secret"
+    path = folder / LINK_SECRET
     try:
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -400,7 +402,7 @@ def logged(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise explain_disk(folder, error) from None
     terminal = logging.StreamHandler(sys.stderr)
-    form = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    form = PlainFormatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
     terminal.addFilter(lambda record: record.name != raw_log.name)
     for handler in (terminal, file):
         handler.setFormatter(form)
