@@ -12,8 +12,8 @@ def plain(text: str) -> str:
 
     >>> plain("house 7")
     'house 7'
-    >>> print(plain("a" + chr(27) + "[2Jb" + chr(10) + "c"))
-    a\\x1b[2Jb\\nc
+    >>> len("a" + chr(27)), len(plain("a" + chr(27)))
+    (2, 5)
     """
     if text.isprintable():
         return text

@@ -155,7 +155,7 @@ def test_a_backup_of_a_running_server_is_of_one_moment(server, tmp_path, monkeyp
 
 def test_a_folder_that_changes_all_the_time_is_refused(server, tmp_path, monkeypatch):
     change_meanwhile(monkeypatch, server.parent / "state" / "state" / "manifest.json", 100)
-    with pytest.raises(BadInput, match="changes all the time.*stop the program for a moment"):
+    with pytest.raises(BadInput, match=r"changes all the time.*stop the program for a moment"):
         make_backup(server, tmp_path / "s.tar")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pilot"]
 
@@ -281,8 +281,7 @@ def test_a_backup_with_a_wrong_bit_is_refused_or_comes_back_as_it_was(server, ar
         try:
             restore_backup(archive, tmp_path / "plfl")
         except BadInput as error:
-            assert str(archive) in str(error)
-            outcomes.add("refused")
+            outcomes.add("refused" if str(archive) in str(error) else str(error))
         else:
             assert files_of(tmp_path / "plfl") == right
             shutil.rmtree(tmp_path / "plfl")

@@ -89,6 +89,8 @@ class Coordinator:
     observer: Callable[["Coordinator"], None] = lambda coordinator: None
     """Called whenever something has changed."""
     is_stopped: Callable[[], bool] = lambda: False
+    init: Params | None = None
+    """The shared params that a new run begins with, if not with the seed's."""
     history: list[dict[str, Any]] = field(default_factory=list)
     windows: dict[str, int] = field(default_factory=dict)
     """Clients that are ready, with the number of windows that each says it has."""
@@ -139,6 +141,8 @@ class Coordinator:
 
     def _first_state(self) -> ServerState:
         shared, _ = self.plan.training.partition.split(jax.jit(self.plan.training.model.init)(self._key()))
+        if self.init is not None:
+            shared = _fit(self.init, shared)
         return self.plan.server.init(shared, len(self.ids))
 
     def _key(self) -> jax.Array:
@@ -157,7 +161,12 @@ class Coordinator:
             self._save()
             return
         if found.stamp.run != self._stamp().run:
-            raise BadInput(f"{self.folder} holds a run with other settings; give this one a folder of its own")
+            is_older = found.stamp.version != __version__
+            what = f"of plfl {found.stamp.version}, and this is {__version__}" if is_older else "with other settings"
+            raise BadInput(
+                f"{self.folder} holds a run {what}; give this one a folder of its own in server.toml, with init = "
+                f'"{self.folder.name}" to begin with the last parameters of that one'
+            )
         self.ids = list(found.history[-1]["roster"]) if found.history else self.ids
         template = FederationState(self._first_state(), ())  # type: ignore[arg-type]
         self.state = checkpoint.load(found, template).server
@@ -460,6 +469,18 @@ class Coordinator:
                     self.problems[client] = reason
                 left.discard(client)
         self.observer(self)
+
+
+def _fit(given: Params, template: Params) -> Params:
+    """The params of an earlier run that this one shares."""
+    for name, value in template.items():
+        if name not in given or np.shape(given[name]) != np.shape(value):
+            found = f"{np.shape(given[name])}" if name in given else "nothing"
+            raise BadInput(
+                f"the run that init names does not fit: it has {found} as {name}, and {np.shape(value)} is needed; "
+                "train with its settings, or leave init out"
+            )
+    return {name: jnp.asarray(given[name], value.dtype) for name, value in template.items()}
 
 
 def _as_reply(client: str, said: Message) -> Reply:

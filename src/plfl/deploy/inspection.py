@@ -6,6 +6,7 @@ Works on whatever a machine has: the operator's folder, the server's, or that of
 import json
 import shlex
 import stat
+import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -77,7 +78,7 @@ def _check_federation(found: list[Problem], place: Path) -> None:
     from plfl.deploy import certificates
 
     path, key = place / "ca" / "ca.crt", place / "ca" / "ca.key"
-    authority = _check_certificate(found, path, _NEW_AUTHORITY)
+    authority = _check_certificate(found, path, _NEW_AUTHORITY, "restore it from a copy")
     content = _check_private(found, key, "restore it from a copy")
     if authority and content and not certificates.belongs(content, authority):
         found.append(Problem(True, f"{key} does not belong to {path}; restore both from a copy"))
@@ -126,13 +127,15 @@ def _check_server(found: list[Problem], path: Path, renew: str) -> _Server:
     settings = _attempt(found, lambda: read_server(path))
     if settings is None:
         return _Server()
-    authority = _check_certificate(found, settings.ca, _NEW_AUTHORITY)
+    if "run" not in tomllib.loads(path.read_text(encoding="utf-8")):
+        found.append(Problem(False, f"{path} has no table [run]: is its end missing? There the defaults hold"))
+    authority = _check_certificate(found, settings.ca, _NEW_AUTHORITY, "restore it from the operator's ca/ca.crt")
     certificate = _check_certificate(found, settings.certificate, renew, is_copied=True)
     key = _check_private(found, settings.key, renew, is_copied=True)
     if certificate and authority and not certificates.is_issued_by(certificate, authority):
         message = f"{settings.certificate} is not signed by {settings.ca}, so no client trusts it; {renew}"
         found.append(Problem(True, message))
-    if certificate and key and not certificates.belongs(key, certificate):
+    if certificate and key is not None and not certificates.belongs(key, certificate):
         message = f"{settings.key} does not belong to {settings.certificate}; {renew}"
         found.append(Problem(True, message, may_heal=True))
     if certificate and not certificates.holds_host(certificate, settings.host):
@@ -182,10 +185,10 @@ def _check_client(found: list[Problem], path: Path) -> ClientSettings | None:
     if settings is None:
         return None
     ask = "ask the operator for the folder of this client"
-    _attempt(found, lambda: read_policy(settings.policy))
+    _check_policy(found, settings.policy)
     _check_certificate(found, settings.ca, ask)
     key = _check_private(found, settings.key, ask)
-    if key:
+    if key is not None:
         broken = f"{settings.key} is no key that Flower reads (ECDSA in OpenSSH's format); {ask}"
         public = _attempt(found, lambda: certificates.public_of(key), broken)
         beside = settings.key.with_suffix(".pub")
@@ -193,6 +196,13 @@ def _check_client(found: list[Problem], path: Path) -> ClientSettings | None:
             found.append(Problem(True, f"{settings.key} does not belong to {beside}; {ask}"))
     _check_kept(found, settings.folder)
     return settings
+
+
+def _check_policy(found: list[Problem], path: Path) -> None:
+    """Whether the policy can be read, and says all that it could: where its end is missing, defaults would hold."""
+    policy = _attempt(found, lambda: read_policy(path))
+    if policy is not None and (left_out := set(type(policy).model_fields) - policy.model_fields_set):
+        found.append(Problem(False, f"{path} does not say {', '.join(sorted(left_out))}; there the defaults hold"))
 
 
 def _check_kept(found: list[Problem], folder: Path) -> None:
@@ -221,7 +231,7 @@ def _has_count(text: str) -> bool:
 
 
 def _check_certificate(
-    found: list[Problem], path: Path, fix: str, *, is_copied: bool = False
+    found: list[Problem], path: Path, fix: str, lost: str = "", *, is_copied: bool = False
 ) -> "x509.Certificate | None":
     """The certificate, if it is one; reported where it is not valid now, or not for long."""
     from plfl.deploy import certificates
@@ -229,7 +239,7 @@ def _check_certificate(
     try:
         certificate = certificates.read_certificate(path)
     except BadInput:
-        found.append(Problem(True, f"{path} is missing or is no certificate; {fix}", may_heal=is_copied))
+        found.append(Problem(True, f"{path} is missing or is no certificate; {lost or fix}", may_heal=is_copied))
         return None
     now, first, last = _now(), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < first:

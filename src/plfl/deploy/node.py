@@ -121,10 +121,14 @@ class Node:
     @cached_property
     def agreement(self) -> Agreement:
         """What was agreed last."""
+        path = self.folder / PLAN_FILE
         try:
-            return Agreement.from_json((self.folder / PLAN_FILE).read_text(encoding="utf-8"))
+            return Agreement.from_json(path.read_text(encoding="utf-8"))
         except OSError:
             raise _Refused("this client has agreed to no plan yet") from None
+        except ValueError as error:  # the next plan is written over it
+            log.warning("%s cannot be used (%s); the server has to say its plan again", path, error)
+            raise _Refused("this client's copy of the plan cannot be used; it has to be asked again") from None
 
     @cached_property
     def config(self) -> Config:
@@ -216,7 +220,12 @@ class Node:
     def newcomer(self, plan: Plan) -> ClientState:
         """This client's state before its first round."""
         key = client_keys(self.config.seed, [self.client])[0]
-        return jax.tree.map(np.asarray, jax.jit(plan.training.init_client)(personal_key(key)))
+        fresh = jax.tree.map(np.asarray, jax.jit(plan.training.init_client)(personal_key(key)))
+        if not self.agreement.init:
+            return fresh  # type: ignore[no-any-return]
+        return fresh._replace(
+            personal=keepsake.recall_personal(self._runs / safe_name(self.agreement.init), fresh.personal)
+        )
 
     def _recall(self, plan: Plan) -> Keepsake | None:
         """The last round of this run, if there is one."""
@@ -228,7 +237,11 @@ class Node:
     @property
     def kept_folder(self) -> Path:
         """Where the rounds of this run are kept; those of another run stay where they are."""
-        return self.folder / "runs" / safe_name(self.agreement.run)
+        return self._runs / safe_name(self.agreement.run)
+
+    @property
+    def _runs(self) -> Path:
+        return self.folder / "runs"
 
     @property
     def draws(self) -> jax.Array:

@@ -446,7 +446,9 @@ def _locked(folder: Path) -> AbstractContextManager[None]:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Say what a disk refused."""
+    """Say what a disk refused; nobody else can write what is made, whatever the umask."""
+    before = os.umask(0o022)
+    os.umask(before | 0o022)
     try:
         yield
     except OSError as error:
@@ -457,6 +459,8 @@ def writing(folder: Path) -> Iterator[None]:
             ) from None
         place = error.filename2 or error.filename or folder
         raise BadInput(f"cannot write to {place} ({error.strerror}); choose a folder in which you may write") from None
+    finally:
+        os.umask(before)
 
 
 def _write(path: Path, content: bytes, *, is_private: bool = False) -> None:

@@ -22,7 +22,7 @@ from plfl.deploy.flower_process import environment
 from plfl.deploy.front import Front
 from plfl.deploy.inspection import inspect
 from plfl.deploy.roster import Roster, read_file
-from plfl.deploy.runs import begin_run, read_run
+from plfl.deploy.runs import RunName, begin_run, read_run
 from plfl.deploy.settings import ServerSettings, read_server
 from plfl.deploy.status import STATUS, TRAFFIC
 from plfl.deploy.supervise import (
@@ -40,6 +40,7 @@ from plfl.storage import safe_name, write_json
 
 if TYPE_CHECKING:
     from plfl.deploy.coordinator import Coordinator
+    from plfl.forecast.models import Params
 
 ENROLLED, LINK = "enrolled", "link.db"
 """Files in the server's folder: a mark that the SuperLink knows the roster's keys, and what the SuperLink keeps."""
@@ -236,7 +237,8 @@ def serve(path: Path, port: int, secret: Path) -> None:
     config = settings.run.config()
     prepare("cpu", 1, deterministic=config.deterministic)
     run = settings.run
-    agreement = make_agreement(_run_name(settings), config, run.minutes, run.covariates, run.statics)
+    named = _name_run(settings)
+    agreement = make_agreement(named.run, config, run.minutes, run.covariates, run.statics, named.init)
     rounds = settings.rounds
     terms = Terms(
         deadline=rounds.deadline_seconds,
@@ -257,6 +259,7 @@ def serve(path: Path, port: int, secret: Path) -> None:
             terms,
             observer=lambda each: _write_status(settings.folder, each),
             is_stopped=stop.is_set,
+            init=_first_params(settings),
         )
         log.info("waiting for %d clients", len(coordinator.ids))
         try:
@@ -282,10 +285,25 @@ def _write_status(folder: Path, coordinator: "Coordinator") -> None:
         log.warning("cannot write %s (%s); it is written again with the next round", path, error.strerror)
 
 
-def _run_name(settings: ServerSettings) -> str:
-    """The name of the run in this folder."""
-    found = read_run(settings.folder) or begin_run(settings.folder, settings.name)
-    return found.run
+def _name_run(settings: ServerSettings) -> RunName:
+    """The run in this folder; a new one may begin with an earlier one's parameters."""
+    if found := read_run(settings.folder):
+        return found
+    earlier = read_run(Path(settings.init)) if settings.init else None
+    if settings.init and earlier is None:
+        raise BadInput(f"init = {settings.init!r} in server.toml holds no run; name the folder of an earlier one")
+    return begin_run(settings.folder, settings.name, earlier.run if earlier else "")
+
+
+def _first_params(settings: ServerSettings) -> "Params | None":
+    """The parameters that a run begins with whose first checkpoint is still to be written, if not with the seed's."""
+    from plfl.federate.checkpoint import load_shared
+
+    if not settings.init or any(settings.folder.glob("state*/manifest.json")):
+        return None
+    params, rounds = load_shared(Path(settings.init))
+    log.info("a new run, with the parameters of %s after round %d", settings.init, rounds)
+    return params
 
 
 class _Members:
