@@ -7,9 +7,11 @@ import sys
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 
+import psutil
 import pytest
 
 from plfl.deploy import certificates, provision
+from plfl.deploy.server import LINK
 from plfl.deploy.settings import read_client, read_server
 from plfl.deploy.supervise import free_port
 from plfl.storage import read_arrays
@@ -67,9 +69,17 @@ def holders_of_updates(client, folder):
     """The files in a folder with the bytes of an update that the client has sent."""
     kept = [read_arrays(path)[0] for path in client.glob("runs/*/client*.safetensors")]
     wanted = [array.tobytes() for arrays in kept for name, array in arrays.items() if name.startswith("update/")]
-    wanted = [each[at : at + 64] for each in wanted for at in range(0, len(each) - 63, 1024) if len(each) >= 256]
+    pieces = [each[at : at + 64] for each in wanted for at in range(0, len(each) - 63, 1024)]
+    wanted = [piece for piece in pieces if len(set(piece)) > 32]  # no zeros
     files = [path for path in folder.rglob("*") if path.is_file()]
     return [path for path in files for content in [path.read_bytes()] if any(each in content for each in wanted)]
+
+
+def damage_link(process, path):
+    """Overwrite the database of a server's SuperLink, and kill that."""
+    [link] = [each for each in psutil.Process(process.pid).children() if "superlink" in each.cmdline()]
+    path.write_bytes(b"garbage" * 5000)
+    link.kill()
 
 
 def test_a_server_and_a_client_outlast_eight_faults_that_heal(tmp_path):
@@ -114,6 +124,9 @@ def test_a_server_and_a_client_outlast_eight_faults_that_heal(tmp_path):
         assert holders_of_updates(client.folder, client.folder)
         assert holders_of_updates(client.folder, server.folder) == []
         (faults["server"] / "full").unlink()
+        said("server", "round 2 of 8")
+        damage_link(serving, server.folder / LINK)
+        said("server", "link.db is damaged (file is not a database); it is made anew")
         assert serving.wait(LIMIT) == 0, log_of(server.folder)
         assert asking.wait(LIMIT) == 0, log_of(client.folder)
     history = json.loads((server.folder / "status.json").read_text())["history"]
