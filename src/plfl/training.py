@@ -321,7 +321,7 @@ class _Run:
     def _speed(self) -> float | None:
         """Client-steps per second over all rounds, without compilation and evaluation."""
         seconds = sum(row["seconds"] for row in self.history)
-        steps = sum(row["num_asked"] for row in self.history) * self.federation.config.local_steps
+        steps = sum(row["num_asked"] for row in self.history) * self.federation.plan.training.local_steps
         return steps / seconds if seconds else None
 
     def _seconds(self) -> float:
@@ -453,7 +453,7 @@ class _Run:
             bytes_up_per_client_round=traffic,
             bytes_down_per_client_round=traffic,
             rounds=config.rounds,
-            local_steps=config.local_steps,
+            local_steps=self.federation.plan.training.local_steps,
             client_steps_per_second=self._speed(),
             seconds=self._seconds(),
             versions=versions(),

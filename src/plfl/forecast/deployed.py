@@ -295,7 +295,7 @@ class ClientModel:
             zone=self.zone,
             model_version=self.version,
             levels=self.view.quantiles or (0.5,),
-            energy=energy if self.may_export else np.maximum(energy, 0.0),
+            energy=energy,
             qualities=tuple(qualities),
             warnings=tuple(warnings),
         )

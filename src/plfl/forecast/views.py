@@ -49,6 +49,9 @@ class ClientData(NamedTuple):
     """() how many of them are real."""
     end: Array
     """() the first time after the training part."""
+    was_read: Array
+    """(time,) whether the load is a reading, and not filled; (0,) where the view asks for no other targets than those
+    by which windows are found."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,7 @@ class Aligned:
 
     def cut(self, data: ClientData, windows: tuple["jax.Array", "jax.Array"]) -> tuple[tuple[Inputs, ...], "jax.Array"]:
         """Inputs by band, and the changes (batch,) up to the targets, in units of the swing; NaN where a target is
-        unknown or too late."""
+        no reading or too late."""
         import jax.numpy as jnp
 
         from plfl.forecast.lookback import cut_days
@@ -241,7 +244,8 @@ class Aligned:
             found.append(aligned.cut(jnp, series, self.layout, origins[begin:end], leads[begin:end], cut_days))
             begin = end
         times = origins + leads
-        reached = jnp.where(times < data.end, jnp.asarray(series.load)[times], jnp.nan)
+        is_target = (times < data.end) & jnp.asarray(data.was_read)[times]
+        reached = jnp.where(is_target, jnp.asarray(series.load)[times], jnp.nan)
         return tuple(found), (reached - self._base(jnp, series, origins)) / jnp.asarray(series.swing)[origins]
 
     def _base(self, xp: Any, series: Series, origins: Any) -> Any:
