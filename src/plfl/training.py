@@ -435,11 +435,10 @@ class _Run:
         task, config = self.federation.task, self.federation.config
         if not any(row["num_accepted"] for row in self.history):
             log.warning("no update ever counted, so nothing was learned; result.json names the reasons")
-        minutes = float(task.panel.interval / np.timedelta64(1, "m"))
         personal: dict[str, Any] = {}
         for row, client in enumerate(task.panel.ids if choices or calibrations else ()):
             kept = choices[row] if choices else {}
-            personal[client] = describe_personal(kept, calibrations[row] if calibrations else None, minutes)
+            personal[client] = describe_personal(kept, calibrations[row] if calibrations else None, task.panel.seconds)
         scored = score_clients(task, forecasts, self._compare())
         clients = [replace(client, personal=personal.get(client.id)) for client in scored]
         traffic = self.federation.plan.bytes_each_way
@@ -458,7 +457,7 @@ class _Run:
             seconds=self._seconds(),
             versions=versions(),
             data_fingerprint=self.federation.stamp.data,
-            interval_minutes=minutes,
+            interval_minutes=task.panel.minutes,
             covariate_names=list(task.panel.covariate_names),
             findings=[finding.to_dict() for finding in task.findings],
             quarantined=[{"round": row["round"], **bad} for row in self.history for bad in row["quarantined"]],

@@ -1,8 +1,10 @@
+import numpy as np
+import pandas as pd
 import pytest
 
 from plfl.config import Config
 from plfl.data.generated import generate
-from plfl.data.sources import load_source, load_sources
+from plfl.data.sources import Asked, load_frame, load_source, load_sources
 from plfl.errors import BadInput
 
 
@@ -72,3 +74,52 @@ def test_zero_clients_are_refused():
 def test_an_empty_list_of_sources_is_refused():
     with pytest.raises(BadInput, match="no data: give at least one source, such as --data bundled:CA"):
         load_sources([], Config())
+
+
+def readings_every(seconds: int, num: int, **settings: object) -> tuple[pd.DataFrame, Config]:
+    """One meter `a` with whole numbers that never repeat a pattern."""
+    times = pd.date_range("2018-01-01", periods=num, freq=f"{seconds}s", tz="UTC", unit="s")
+    values = np.random.default_rng(0).integers(10, 1000, num).astype(float)
+    return pd.DataFrame({"unique_id": "a", "ds": times, "y": values}), Config(timezone="UTC", **settings)
+
+
+@pytest.mark.parametrize("seconds", [30, 90, 450, 900])
+def test_an_interval_of_odd_length_survives_a_gap(seconds):
+    frame, config = readings_every(seconds, 3 * 86_400 // seconds)
+    panel = load_frame(frame.drop(index=range(40, 43)), config).usable()
+    assert panel.seconds == seconds
+    assert np.flatnonzero(~np.isfinite(panel.load[0])).tolist() == [40, 41, 42]
+    np.testing.assert_array_equal(panel.load[0, 43:], frame.y[43:])
+
+
+@pytest.mark.parametrize("minutes", [0, 1, 7, 14])
+@pytest.mark.parametrize("stamps", ["start", "end"])
+def test_at_a_time_the_readings_that_are_over_are_known(minutes, stamps):
+    frame, config = readings_every(900, 400, stamps=stamps)
+    shift = pd.Timedelta("15min" if stamps == "end" else 0)
+    until = np.datetime64("2018-01-03T12:00") + np.timedelta64(minutes, "m")
+    panel = load_frame(frame.assign(ds=frame.ds + shift), config, asked=Asked(until=until)).usable()
+    assert panel.num_times == 2 * 96 + 48
+
+
+def test_a_reading_is_over_at_its_time_though_its_stamp_came_late():
+    frame, config = readings_every(900, 400)
+    late = frame.assign(ds=frame.ds + pd.to_timedelta(np.arange(400) % 3, unit="s"))
+    panel = load_frame(late, config, asked=Asked(until=np.datetime64("2018-01-03T12:00"))).usable()
+    assert panel.num_times == 2 * 96 + 48
+
+
+def test_of_a_register_each_count_is_known_at_its_stamp():
+    frame, config = readings_every(900, 400, cumulative=True)
+    counts = frame.assign(y=frame.y.cumsum())
+    panel = load_frame(counts, config, asked=Asked(until=np.datetime64("2018-01-03T12:00"))).usable()
+    np.testing.assert_array_equal(panel.load[0], frame.y[1 : 2 * 96 + 49])
+
+
+def test_later_covariates_stay_where_they_are_known_ahead():
+    frame, config = readings_every(900, 400)
+    frame = frame.assign(temperature=np.arange(400.0))
+    asked = Asked(until=np.datetime64("2018-01-03T12:00"), keeps_covariates=True)
+    panel = load_frame(frame, config, asked=asked).usable()
+    assert np.isfinite(panel.load[0]).sum() == 2 * 96 + 48
+    np.testing.assert_array_equal(panel.covariates[0, :, 0], frame.temperature)

@@ -193,6 +193,9 @@ class _Client:
         steps = np.diff(utc)
         if steps.min() == steps.max() and _DAY % steps[0] == 0:
             return steps
+        usual = int(np.median(steps))
+        if _is_odd_interval(usual) and not (steps % usual).any():
+            return np.where(steps == usual, usual, 0)
         rounded = _round_steps(steps)
         begins, ends = find_runs(np.diff(rounded) == 0)
         is_long = (ends + 1 - begins >= _SUSTAINED - 1) & (rounded[begins] > 0)
@@ -510,6 +513,11 @@ def _resampled(client: Gridded, interval: int, phase: int) -> tuple[int, np.ndar
     num_known = np.isfinite(inputs).sum(1)
     averaged = np.nansum(inputs, 1) / np.where(num_known, num_known, np.nan)  # an hourly weather column has gaps
     return client.start - before * client.interval, load, averaged
+
+
+def _is_odd_interval(seconds: int) -> bool:
+    """Whether a length divides a day and is none to which jittered steps are rounded, such as 90 s."""
+    return seconds > 0 and _DAY % seconds == 0 and seconds not in _DIVISORS
 
 
 def _round_steps(steps: np.ndarray) -> np.ndarray:

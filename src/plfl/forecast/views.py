@@ -161,7 +161,7 @@ class Aligned:
     @property
     def num_short(self) -> int:
         """The longest lead of the short band, in intervals."""
-        return max(1, SHORT_MINUTES // self.layout.minutes)
+        return max(1, 60 * SHORT_MINUTES // self.layout.seconds)
 
     @property
     def bands(self) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ class Aligned:
 
     def derive(self, series: np.ndarray) -> None:
         """Fill in the last column of a series (time, 1 + covariates + 1): the swing."""
-        series[:, -1] = aligned.find_swings(series[:, 0], self.layout.minutes) if self.has_swing else 1
+        series[:, -1] = aligned.find_swings(series[:, 0], self.layout.seconds) if self.has_swing else 1
 
     def units(self, data: ClientData, origins: np.ndarray) -> np.ndarray:
         """What changes from these origins (windows,) are counted in."""
@@ -314,14 +314,14 @@ def make_view(panel: Panel, config: Config) -> View:
                 "take the recipe forecast"
             )
         return Plain(lookback, count_intervals(config.horizon, panel.interval, "horizon"))
-    minutes = int(panel.interval / np.timedelta64(1, "m"))
     last = count_intervals(furthest or config.horizon, panel.interval, "horizon")
     ahead = [_place(panel, name) for name in config.future]
     layout = aligned.make_layout(
-        minutes, lookback, config.days, len(panel.covariate_names), ahead, has_lags=config.lags
+        panel.seconds, lookback, config.days, len(panel.covariate_names), ahead, has_lags=config.lags
     )
-    scored = min(last, max(1, SHORT_MINUTES // minutes)) if furthest else last
-    leads = {scored, last, 1, *(m // minutes for m in _SCORED_MINUTES if m % minutes == 0)} if furthest else {last}
+    scored = min(last, max(1, 60 * SHORT_MINUTES // panel.seconds)) if furthest else last
+    steps = (60 * m // panel.seconds for m in _SCORED_MINUTES if 60 * m % panel.seconds == 0)
+    leads = {scored, last, 1, *steps} if furthest else {last}
     return Aligned(
         layout=layout,
         horizon=scored,
