@@ -224,7 +224,7 @@ def test_a_change_of_unit_is_found_at_its_reading_and_undone_a_week_later(tmp_pa
     seen = 23 * per_day
     finding = diagnosis.findings[0]
     assert (finding.code, finding.count, finding.rule.level) == ("PLF205", 1, "repaired")
-    assert finding.detail == f"all values x {factor:.3g} at {stamp(at, minutes)}; undone from {stamp(seen, minutes)} on"
+    assert finding.detail == f"all values x {factor:.4g} at {stamp(at, minutes)}; undone from {stamp(seen, minutes)} on"
     assert finding.to_dict()["place"] == place(path, at, time=stamp(at, minutes))
     assert {f.code for f in diagnosis.findings[1:]} <= {"PLF209"}  # what was far too large until it was undone
     assert diagnosis.ids == ("b001", "b002")
@@ -242,7 +242,7 @@ def test_a_stretch_in_another_unit_is_two_changes(tmp_path):
     finding = diagnosis.findings[0]
     assert (finding.code, finding.count) == ("PLF205", 2)
     assert finding.detail == (
-        f"all values x 1e+03 at {stamp(14 * PER_DAY)}, x 0.001 at {stamp(28 * PER_DAY)}; "
+        f"all values x 1000 at {stamp(14 * PER_DAY)}, x 0.001 at {stamp(28 * PER_DAY)}; "
         f"undone from {stamp(21 * PER_DAY)} on"
     )
     np.testing.assert_allclose(diagnosis.panel.load[0, 35 * PER_DAY :], unchanged[35 * PER_DAY :], rtol=1e-6)

@@ -371,7 +371,7 @@ class _Client:
         units, levels = find_changes(found.load, _DAY // found.interval)
         for code, changes in (("PLF205", units), ("PLF210", levels)):
             if changes:
-                listed = ", ".join(f"x {change.factor:.3g} at {_utc(found, change.at)}" for change in changes[:3])
+                listed = ", ".join(f"x {change.factor:.4g} at {_utc(found, change.at)}" for change in changes[:3])
                 detail = f"all values {listed}{', ...' if len(changes) > 3 else ''}"
                 if code == "PLF205":
                     detail += f"; undone from {_utc(found, changes[0].seen)} on"
