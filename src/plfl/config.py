@@ -21,7 +21,7 @@ from plfl.errors import BadInput
 PERSONAL_ALIASES: dict[str, tuple[str, ...]] = {"none": (), "mlp": ("mlp.*",), "all": ("*",)}
 GIVEN = "given in Python"
 """Stands in a stored config for data or a model that was handed to `plfl.run` as an object."""
-IGNORABLE = ("PLF204", "PLF205", "PLF207")
+IGNORABLE = ("PLF204", "PLF205", "PLF207", "PLF209")
 """Judgements of the data doctor that can be wrong, so that `ignore` overrules them."""
 TABLE_FIELDS = (
     *("timezone", "stamp_timezone", "stamps", "time_format", "unit", "cumulative", "interval", "duplicates"),
