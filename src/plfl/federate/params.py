@@ -1,7 +1,8 @@
 """Named params: their size, their random beginnings, and pytrees as flat named arrays.
 
 Randomness, once for all carriers: shared params come from the seed, personal ones from (seed, client id), the batches
-of a round from (seed, round, client id). So no client's stream depends on which other clients exist.
+of a round from (seed, round, client id). So no client's stream depends on which other clients exist, given the steps
+and the batch that all have in common.
 """
 
 import hashlib

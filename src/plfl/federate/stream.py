@@ -203,8 +203,9 @@ class Stream:
         is_run = (np.diff(index) == 1).all()
         series = task.series[index[0] : index[-1] + 1] if is_run else task.series[index]  # a run needs no copy
         ends = task.bounds[index, 1].astype(np.int32)
-        placed = self._put_rows((series, task.zone_of_client[index], task.statics[index], origins, counts, ends))
-        forget(task.series)
+        facts = (task.zone_of_client[index], task.statics[index], origins, counts, ends, task.was_read(index))
+        placed = self._put_rows((series, *facts))
+        forget(task.series, task.panel.load)
         return ClientData(placed[0], self.calendar, *placed[1:])
 
     def _take(self, rows: Any, index: np.ndarray) -> Any:
