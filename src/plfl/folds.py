@@ -14,7 +14,7 @@ import numpy as np
 from plfl.config import Config
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
-from plfl.data.sources import load_sources
+from plfl.data.sources import Asked, load_sources
 from plfl.errors import BadInput
 from plfl.forecast.windows import Task, make_task
 
@@ -57,7 +57,7 @@ def split_fold(split: Split, number: int) -> Split:
 def load_fold(source: str, config: Config, fold: Fold) -> Task:
     """The task of a fold; the config has its split. Clients without a reading in the test block are left out."""
     try:
-        loaded = load_sources([source], config, until=fold.end)
+        loaded = load_sources([source], config, asked=Asked(until=fold.end))
         panel = loaded.usable()
         is_there = np.isfinite(panel.load[:, panel.times() >= fold.begin]).any(axis=1)
         if not is_there.any():

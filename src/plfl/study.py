@@ -37,6 +37,7 @@ from plfl.errors import BadInput, Interrupted
 from plfl.federate.devices import prepare, usable_cores
 from plfl.federate.stack import Member, Stack, StackState
 from plfl.federation import (
+    AGGREGATE_SETTINGS,
     CLIENT_SETTINGS,
     SERVER_SETTINGS,
     Federation,
@@ -67,7 +68,7 @@ from plfl.training import run as train_one
 from plfl.training import stop_signals, versions
 from plfl.tuning import train
 
-_SERVER_FIELDS = ("server", *SERVER_SETTINGS.values())
+_SERVER_FIELDS = ("server", *SERVER_SETTINGS.values(), "aggregate", *AGGREGATE_SETTINGS.values())
 _MAX_ROWS = 12_000
 """Clients of a stack on a GPU."""
 log = logging.getLogger("plfl")
@@ -524,7 +525,9 @@ def name_devices(devices: Sequence[jax.Device]) -> str:
 
 def _as_member(plan: Plan) -> Member:
     client, server = optimizer_settings(plan.config)
-    return Member(plan.task, plan.config.seed, plan.num_asked, client, plan.config.server, server)
+    return Member(
+        plan.task, plan.config.seed, plan.num_asked, client, plan.config.server, server, plan.server.aggregate
+    )
 
 
 def describe_run(

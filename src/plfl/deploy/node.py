@@ -24,6 +24,7 @@ from plfl.data.rules import Finding
 from plfl.data.sources import Loaded
 from plfl.deploy import keepsake
 from plfl.deploy.agreement import Agreement, check_data, own_plan, shared_shapes
+from plfl.deploy.inspection import COUNT_FILE, PLAN_FILE, SECRET_FILE
 from plfl.deploy.keepsake import Keepsake
 from plfl.deploy.messages import DONE, END, PLAN, READY, UPDATE, Message, leave, refusal
 from plfl.deploy.policy import (
@@ -44,7 +45,6 @@ from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, find_refusals, make_task
 from plfl.storage import digest, safe_name, sync_folder, write_json, write_text
 
-_PLAN_FILE, _SECRET_FILE, _COUNT_FILE = "plan.json", "draws.secret", "trained.json"
 log = logging.getLogger("plfl")
 
 Finish = Callable[["Node", Params], None]
@@ -89,7 +89,7 @@ class Node:
             undo.callback(self._forget)  # a plan that is refused leaves no trace: the one before goes on
             self._check(agreement)
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_text(self.folder / _PLAN_FILE, agreement.to_json() + "\n")
+            write_text(self.folder / PLAN_FILE, agreement.to_json() + "\n")
             undo.pop_all()
         return Message(
             READY,
@@ -121,10 +121,14 @@ class Node:
     @cached_property
     def agreement(self) -> Agreement:
         """What was agreed last."""
+        path = self.folder / PLAN_FILE
         try:
-            return Agreement.from_json((self.folder / _PLAN_FILE).read_text(encoding="utf-8"))
+            return Agreement.from_json(path.read_text(encoding="utf-8"))
         except OSError:
             raise _Refused("this client has agreed to no plan yet") from None
+        except ValueError as error:  # the next plan is written over it
+            log.warning("%s cannot be used (%s); the server has to say its plan again", path, error)
+            raise _Refused("this client's copy of the plan cannot be used; it has to be asked again") from None
 
     @cached_property
     def config(self) -> Config:
@@ -216,7 +220,12 @@ class Node:
     def newcomer(self, plan: Plan) -> ClientState:
         """This client's state before its first round."""
         key = client_keys(self.config.seed, [self.client])[0]
-        return jax.tree.map(np.asarray, jax.jit(plan.training.init_client)(personal_key(key)))
+        fresh = jax.tree.map(np.asarray, jax.jit(plan.training.init_client)(personal_key(key)))
+        if not self.agreement.init:
+            return fresh  # type: ignore[no-any-return]
+        return fresh._replace(
+            personal=keepsake.recall_personal(self._runs / safe_name(self.agreement.init), fresh.personal)
+        )
 
     def _recall(self, plan: Plan) -> Keepsake | None:
         """The last round of this run, if there is one."""
@@ -228,7 +237,11 @@ class Node:
     @property
     def kept_folder(self) -> Path:
         """Where the rounds of this run are kept; those of another run stay where they are."""
-        return self.folder / "runs" / safe_name(self.agreement.run)
+        return self._runs / safe_name(self.agreement.run)
+
+    @property
+    def _runs(self) -> Path:
+        return self.folder / "runs"
 
     @property
     def draws(self) -> jax.Array:
@@ -262,7 +275,7 @@ class Node:
 
     def _count(self) -> None:
         """Write down that one more round is trained, before it is: also one that is cut off, or that nobody gets."""
-        path = self.folder / _COUNT_FILE
+        path = self.folder / COUNT_FILE
         try:
             number = json.loads(path.read_text(encoding="utf-8"))["rounds"] if path.exists() else 0
             number = operator.index(number)
@@ -298,7 +311,7 @@ def _update(
 
 def _secret(folder: Path) -> str:
     """A random text that never leaves the folder; made once."""
-    path = folder / _SECRET_FILE
+    path = folder / SECRET_FILE
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_draws_secret(folder, secrets.token_hex(32))
@@ -310,11 +323,11 @@ def _secret(folder: Path) -> str:
 
 def write_draws_secret(folder: Path, secret: str) -> None:
     """Write a client's secret, unless there is one."""
-    new = folder / f".{_SECRET_FILE}.{os.getpid()}"
+    new = folder / f".{SECRET_FILE}.{os.getpid()}"
     new.touch(mode=0o600)
     new.write_text(secret)
     with suppress(FileExistsError):
-        os.link(new, folder / _SECRET_FILE)
+        os.link(new, folder / SECRET_FILE)
     new.unlink()
     sync_folder(folder)
 
