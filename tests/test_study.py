@@ -10,9 +10,9 @@ import pytest
 
 from plfl.errors import BadInput, Interrupted
 from plfl.federate.devices import prepare
-from plfl.federation import Federation
+from plfl.federation import Federation, make_plan
 from plfl.results import score_clients
-from plfl.study import StudyProgress, _load, find_studies, load_study, resume_study, run_study
+from plfl.study import StudyProgress, _Job, _load, find_studies, load_study, resume_study, run_study
 from small import TINY
 
 SETTINGS = TINY | {"rounds": 2, "local_steps": 3, "eval_every": 1, "cores": 2}
@@ -119,6 +119,16 @@ def test_a_point_that_no_optimizer_understands_is_refused_before_anything_is_tra
     with pytest.raises(BadInput, match="alpha is not a setting of adam"):
         run_study(small_study(grid={"alpha": [0.1]}), tmp_path / "study")
     assert not (tmp_path / "study").exists()
+
+
+def test_steps_are_counted_as_they_are_run(tmp_path):
+    settings = SETTINGS | {"max_passes": 1, "local_steps": 500}
+    runs = small_study(data=["generated:2?days=12"], settings=settings, grid={}, seeds=1).runs()
+    tasks = _load("generated:2?days=12", runs)
+    job = _Job(tmp_path, runs, tasks, prepare("cpu", 2, deterministic=False), lambda progress: None)
+    local_steps = make_plan(runs[0].config, tasks[runs[0].place]).training.local_steps
+    assert local_steps < 500
+    assert job.num_steps == 2 * local_steps * 2  # rounds, steps, clients
 
 
 @pytest.mark.e2e

@@ -392,7 +392,8 @@ class _Job:
         return found | {"device": name_devices(self.devices)}
 
     def _steps(self, run: Run) -> int:
-        return run.config.rounds * run.config.local_steps * self.tasks[run.place].panel.num_clients
+        task = self.tasks[run.place]
+        return run.config.rounds * count_steps(run.config, task.num_windows) * task.panel.num_clients
 
     def _key(self, run: Run) -> str:
         """A name for what is computed."""
