@@ -1,11 +1,14 @@
 """Folds: where they begin and end, and that a fold knows nothing of what comes after it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from data import planted
 from plfl.data.generated import generate
@@ -13,7 +16,9 @@ from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted
 from plfl.folds import Fold, load_fold, make_folds, split_fold
 from plfl.study import Study, load_study, resume_study, run_study
+from plfl.terminal import print_study
 from plfl.training import run
+from report.stored import with_folds
 from small import TINY, tiny_config
 
 SPLIT = (0.8, 0.1, 0.1)
@@ -142,6 +147,35 @@ def test_too_many_folds_are_refused_with_the_way_out(tmp_path):
     study = small_study("generated:2?days=10", folds=400, baselines=[])
     with pytest.raises(BadInput, match=r"fold 1 of generated:2\?days=10 \(2018-01-01 to .* Ask for fewer folds"):
         run_study(study, tmp_path / "study")
+
+
+@pytest.mark.parametrize("num_folds", [0, 1, 3])
+def test_the_terminal_shows_folds_beside_the_single_split(num_folds, capsys, monkeypatch):
+    result = with_folds(num_folds, data=("bundled:CA",), grid={"personal": ["mlp"]}, seeds=2)
+    monkeypatch.setattr("plfl.terminal.output", Console(width=120))
+    print_study(result, Path("study"))
+    printed = capsys.readouterr().out
+    means = [np.mean([run["mase_mean"] for run in fold["runs"]]) for fold in result["folds"]]
+    assert f"{2 * (1 + num_folds)} runs in" in printed
+    assert ("A fold is a part of the time" in printed) == (num_folds > 0)
+    if num_folds:
+        assert f"{np.mean(means):.3f}{f' ± {np.std(means, ddof=1):.3f}' if num_folds > 1 else ''}" in printed
+    assert ("±" in printed.splitlines()[4]) == (num_folds > 1)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["paper", "--folds", "0"], "folds must be a whole number from 1 on"),
+        (["paper", "--folds", "-2"], "folds must be a whole number from 1 on"),
+        (["--resume", "somewhere", "--folds", "2"], "leave out everything else"),
+    ],
+)
+def test_the_command_refuses_bad_folds_with_the_way_out(args, said, tmp_path):
+    done = subprocess.run([sys.executable, "-m", "plfl", "study", *args], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, said in " ".join(done.stderr.split())) == (2, True), done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def read(folder: Path) -> dict:
