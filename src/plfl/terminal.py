@@ -185,8 +185,8 @@ def print_study(result: dict[str, Any], folder: "Path") -> None:
     folds = [_find_best(fold["runs"]) for fold in result["folds"]]
     for name in ("source", "point"):
         table.add_column(name)
-    for name in ("validation", "test", *([f"mean of {len(folds)} folds"] if folds else []), "losers"):
-        table.add_column(name, justify="right")
+    for name in ("validation", "test", *([f"folds ({len(folds)})"] if folds else []), "losers"):
+        table.add_column(name, justify="right", no_wrap=True)
     for level, runs in sorted(_find_best(result["runs"]).items()):
         values = runs[0]["point"].items()
         point = ", ".join(value if isinstance(value, str) else f"{axis} {value}" for axis, value in values)
@@ -196,7 +196,7 @@ def print_study(result: dict[str, Any], folder: "Path") -> None:
         table.add_row(escape(level[0]), escape(point), *scores, losers)
     output.print(table)
     if folds:
-        output.print("A fold is a part of the time that is forecast from what came before it; ± is over folds.")
+        output.print("A fold is a part of the time, forecast from what came before it: mean ± standard deviation.")
     num_runs = sum(len(part["runs"]) for part in (result, *result["folds"]))
     speed = result["client_steps_per_second"]
     output.print(f"{num_runs:,} runs in {result['seconds']:.0f} s · {speed or 0:,.0f} client-steps/s")
