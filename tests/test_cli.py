@@ -248,7 +248,7 @@ def test_the_command_line_is_frozen():
         "report": ["--json"],
         "forecast": ["--at", "--client", "--data", "--format", "--json", "--out", "--set"],
         "adapt": ["--curve", "--data", "--json", "--out", "--set"],
-        "study": ["--data", "--json", "--out", "--quick", "--resume", "--seeds", "--set"],
+        "study": ["--data", "--folds", "--json", "--out", "--quick", "--resume", "--seeds", "--set"],
         "check": ["--explain", "--json", "--set"],
         "bench": [
             *(
