@@ -13,7 +13,7 @@ from plfl.data.rules import RULES
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "plfl"
 LAYERS = [
-    {"errors", "_version"},
+    {"errors", "_version", "plain"},
     {"config", "storage"},
     {"native"},
     {"data", "recipes"},

@@ -167,7 +167,9 @@ def read_claims(update: Params, columns: Columns) -> tuple[np.ndarray, np.ndarra
     for band in ("short", "long"):
         for name in ("body.0.weight", "skip.weight"):
             found = update[f"{band}.{name}"].astype(np.float64)
-            pairs = [found[1:] - found[:-1]] if len(found) > 10 else [found[i] - found[:i] for i in range(1, len(found))]
+            pairs = (
+                [found[1:] - found[:-1]] if len(found) > 10 else [found[i] - found[:i] for i in range(1, len(found))]
+            )
             rows += [found, *pairs]
     every = np.concatenate(rows)
     scale = every[:, columns.weekday].sum(axis=1)
@@ -191,7 +193,9 @@ def errors_of(claims: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, np.n
     return errors, nearest
 
 
-def attack(it: Victim, other: Victim, way: str, config: Config, policy: Policy | None, rounds: int) -> dict[str, object]:
+def attack(
+    it: Victim, other: Victim, way: str, config: Config, policy: Policy | None, rounds: int
+) -> dict[str, object]:
     """One way of crafting against one client; figures over all rounds."""
     columns = find_columns(it.node.task.view.layout)  # type: ignore[union-attr]
     shapes = {name: value.shape for name, value in it.shared().items()}

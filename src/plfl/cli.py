@@ -24,6 +24,7 @@ from plfl.config import Config, parse_settings
 from plfl.deploy.commands import app as federation_app
 from plfl.errors import BadInput, Interrupted, PlflError
 from plfl.federate import processes
+from plfl.plain import PlainFormatter, plain_lines
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
 from plfl.terminal import (
     AdaptBar,
@@ -509,6 +510,7 @@ def main() -> None:
         sys.meta_path.insert(0, _WithoutPandas())
     handler = RichHandler(console=errors, show_time=False, show_path=False, markup=False)
     handler.setLevel(logging.WARNING)
+    handler.setFormatter(PlainFormatter("%(message)s"))
     logging.getLogger("plfl").addHandler(handler)
     logging.getLogger("plfl").setLevel(logging.INFO)
     try:
@@ -557,4 +559,4 @@ def _die_of_sigterm(message: str) -> NoReturn:
 
 def _say(message: str) -> None:
     errors.quiet = False
-    errors.print(f"plfl: {message}", markup=False, soft_wrap=True)
+    errors.print(f"plfl: {plain_lines(message)}", markup=False, soft_wrap=True)

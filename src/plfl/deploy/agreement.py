@@ -45,6 +45,8 @@ class Agreement:
     """The interval of the data."""
     covariate_names: tuple[str, ...]
     static_names: tuple[str, ...]
+    init: str = ""
+    """The run whose last shared params this one begins with, and clients with their personal layers of it."""
 
     @property
     def digest(self) -> str:
@@ -83,28 +85,34 @@ def _refuse_constant(name: str) -> None:
 
 
 def _check_types(agreement: Agreement) -> None:
-    for name, kind in (("run", str), ("config", dict), ("version", str), ("minutes", int)):
+    for name, kind in (("run", str), ("config", dict), ("version", str), ("minutes", int), ("init", str)):
         if type(getattr(agreement, name)) is not kind:
             raise TypeError(f"{name} is not of type {kind.__name__}")
     if not all(isinstance(name, str) for name in (*agreement.covariate_names, *agreement.static_names)):
         raise TypeError("covariates and static facts have names")
     if not 0 < len(agreement.run) <= _LONGEST_NAME:
         raise ValueError(f"the run's name has to have 1 to {_LONGEST_NAME} characters")
+    if len(agreement.init) > _LONGEST_NAME:
+        raise ValueError(f"the earlier run's name has to have at most {_LONGEST_NAME} characters")
 
 
 def make_agreement(
-    run: str, config: Config, minutes: int, covariate_names: tuple[str, ...], static_names: tuple[str, ...]
+    run: str,
+    config: Config,
+    minutes: int,
+    covariate_names: tuple[str, ...],
+    static_names: tuple[str, ...],
+    init: str = "",
 ) -> Agreement:
     """The agreement of a complete config."""
     fixed = {name: value for name, value in complete(config).model_dump(mode="json").items() if name not in AT_HOME}
-    return Agreement(run, fixed, __version__, minutes, covariate_names, static_names)
+    return Agreement(run, fixed, __version__, minutes, covariate_names, static_names, init)
 
 
 def check_data(agreement: Agreement, panel: Panel) -> None:
     """Refuse data that is not as it was agreed."""
-    minutes = int(panel.interval / np.timedelta64(1, "m"))
     for what, own, agreed in (
-        ("interval in minutes", minutes, agreement.minutes),
+        ("interval in minutes", panel.minutes, agreement.minutes),
         ("covariates", panel.covariate_names, agreement.covariate_names),
         ("static facts", panel.static_names, agreement.static_names),
     ):

@@ -4,7 +4,6 @@ Nothing in here knows which network carries the messages. A request passes the c
 used, and an answer passes the list of what may leave. The training is the simulation's own `client_update`.
 """
 
-import json
 import logging
 import os
 import secrets
@@ -25,6 +24,7 @@ from plfl.data.rules import Finding
 from plfl.data.sources import Loaded
 from plfl.deploy import keepsake
 from plfl.deploy.agreement import Agreement, check_data, own_plan, shared_shapes
+from plfl.deploy.inspection import COUNT_FILE, PLAN_FILE, SECRET_FILE, parse_counts
 from plfl.deploy.keepsake import Keepsake
 from plfl.deploy.messages import DONE, END, PLAN, READY, UPDATE, Message, leave, refusal
 from plfl.deploy.policy import (
@@ -47,7 +47,6 @@ from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, find_refusals, make_task
 from plfl.storage import digest, safe_name, sync_folder, write_json, write_text
 
-_PLAN_FILE, _SECRET_FILE, _COUNT_FILE = "plan.json", "draws.secret", "trained.json"
 log = logging.getLogger("plfl")
 
 Finish = Callable[["Node", Params], None]
@@ -92,7 +91,7 @@ class Node:
             undo.callback(self._forget)  # a plan that is refused leaves no trace: the one before goes on
             self._check(agreement)
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_text(self.folder / _PLAN_FILE, agreement.to_json() + "\n")
+            write_text(self.folder / PLAN_FILE, agreement.to_json() + "\n")
             undo.pop_all()
         return Message(
             READY,
@@ -123,7 +122,7 @@ class Node:
     def _known_plan(self) -> str | None:
         """Digest of the plan that was agreed to last, if there is one."""
         with suppress(OSError, BadInput):
-            return Agreement.from_json((self.folder / _PLAN_FILE).read_text(encoding="utf-8")).digest
+            return Agreement.from_json((self.folder / PLAN_FILE).read_text(encoding="utf-8")).digest
         return None
 
     def _forget(self) -> None:
@@ -134,10 +133,14 @@ class Node:
     @cached_property
     def agreement(self) -> Agreement:
         """What was agreed last."""
+        path = self.folder / PLAN_FILE
         try:
-            return Agreement.from_json((self.folder / _PLAN_FILE).read_text(encoding="utf-8"))
+            return Agreement.from_json(path.read_text(encoding="utf-8"))
         except OSError:
             raise _Refused("this client has agreed to no plan yet") from None
+        except ValueError as error:  # the next plan is written over it
+            log.warning("%s cannot be used (%s); the server has to say its plan again", path, error)
+            raise _Refused("this client's copy of the plan cannot be used; it has to be asked again") from None
 
     @cached_property
     def config(self) -> Config:
@@ -231,7 +234,12 @@ class Node:
     def newcomer(self, plan: Plan) -> ClientState:
         """This client's state before its first round."""
         key = client_keys(self.config.seed, [self.client])[0]
-        return jax.tree.map(np.asarray, jax.jit(plan.training.init_client)(personal_key(key)))
+        fresh = jax.tree.map(np.asarray, jax.jit(plan.training.init_client)(personal_key(key)))
+        if not self.agreement.init:
+            return fresh  # type: ignore[no-any-return]
+        return fresh._replace(
+            personal=keepsake.recall_personal(self._runs / safe_name(self.agreement.init), fresh.personal)
+        )
 
     def _recall(self, plan: Plan) -> Keepsake | None:
         """The last round of this run, if there is one."""
@@ -243,7 +251,11 @@ class Node:
     @property
     def kept_folder(self) -> Path:
         """Where the rounds of this run are kept; those of another run stay where they are."""
-        return self.folder / "runs" / safe_name(self.agreement.run)
+        return self._runs / safe_name(self.agreement.run)
+
+    @property
+    def _runs(self) -> Path:
+        return self.folder / "runs"
 
     @property
     def draws(self) -> jax.Array:
@@ -283,25 +295,23 @@ class Node:
         if fault := fault_of_counts(self.policy, counts):
             raise _Refused(fault)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / _COUNT_FILE, counts)
+        write_json(self.folder / COUNT_FILE, counts)
         begun = time.process_time()
         try:
             yield
         finally:
             counts["seconds"] += time.process_time() - begun
-            write_json(self.folder / _COUNT_FILE, counts)
+            write_json(self.folder / COUNT_FILE, counts)
 
     def _counts(self) -> dict[str, Any]:
-        """What was answered so far, and how much work it was today."""
-        path, today = self.folder / _COUNT_FILE, time.strftime("%Y-%m-%d", time.gmtime())
-        counts = {"plans": 0, "rounds": 0, "ends": 0, "seconds": 0.0, "day": today, "ended": ""}
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else counts
-            if {name: type(value) for name, value in stored.items()} != {n: type(v) for n, v in counts.items()}:
-                raise ValueError
-        except (ValueError, AttributeError):
-            raise RunFailed(f"{path} is damaged; restore it, or remove it: all is then counted from 0") from None
-        return stored if stored["day"] == today else stored | {"seconds": 0.0, "day": today}
+        """What was answered so far, how much work it was today, and which end was the last."""
+        path = self.folder / COUNT_FILE
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        if not path.exists():
+            return {"plans": 0, "rounds": 0, "ends": 0, "seconds": 0.0, "day": today, "ended": ""}
+        if (counts := parse_counts(path.read_text(encoding="utf-8", errors="replace"))) is None:
+            raise RunFailed(f"{path} is damaged; restore it, or remove it: all is then counted from 0")
+        return counts if counts["day"] == today else counts | {"seconds": 0.0, "day": today}
 
     def _update(self, plan: Plan, before: ClientState, sent: Params, asked: tuple[str, int, str, int, int]) -> Keepsake:
         run, round_index, base, local_steps, batch = asked
@@ -318,7 +328,7 @@ class Node:
         if self.finish is not None and self._counts()["ended"] != ended:
             with self._counting("ends"):
                 self.finish(self, sent)
-            write_json(self.folder / _COUNT_FILE, self._counts() | {"ended": ended})
+            write_json(self.folder / COUNT_FILE, self._counts() | {"ended": ended})
         return Message(DONE, {"client": self.client, "run": self.agreement.run})
 
 
@@ -332,7 +342,7 @@ def _update(
 
 def _secret(folder: Path) -> str:
     """A random text that never leaves the folder; made once."""
-    path = folder / _SECRET_FILE
+    path = folder / SECRET_FILE
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_draws_secret(folder, secrets.token_hex(32))
@@ -344,11 +354,11 @@ def _secret(folder: Path) -> str:
 
 def write_draws_secret(folder: Path, secret: str) -> None:
     """Write a client's secret, unless there is one."""
-    new = folder / f".{_SECRET_FILE}.{os.getpid()}"
+    new = folder / f".{SECRET_FILE}.{os.getpid()}"
     new.touch(mode=0o600)
     new.write_text(secret)
     with suppress(FileExistsError):
-        os.link(new, folder / _SECRET_FILE)
+        os.link(new, folder / SECRET_FILE)
     new.unlink()
     sync_folder(folder)
 

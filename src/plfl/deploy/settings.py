@@ -170,6 +170,9 @@ class Rounds(Table):
 
     deadline_seconds: float = Field(600, gt=0, allow_inf_nan=False)
     """A round ends after so many seconds at the latest, with the clients that have answered."""
+    slack: float = Field(2.5, ge=1, allow_inf_nan=False)
+    """A round that has its quorum, and more than half of the answers, waits for the others so many times as long as
+    answers take; clients that miss rounds again and again rest. Raise it where some gateways are far slower."""
     quorum: Fraction = 0.5
     """Share of the asked clients that must have answered; with fewer, the round leaves the model as it was."""
     retries: int = Field(1, ge=0)
@@ -238,6 +241,9 @@ class ServerSettings(Table):
     """Who takes part, and who was revoked."""
     folder: FromFile = Path("state")
     """Where the server keeps the model and its log."""
+    init: str = ""
+    """The folder of an earlier run, as after an upgrade of plfl: a new run begins with its last shared parameters, and
+    clients with the personal layers that they have of it. If empty, a new run begins from nothing."""
     page: Annotated[str, BeforeValidator(_check_page)] = "127.0.0.1:9093"
     """Where a browser sees the rounds, who answered and who did not: host:port of this machine, or off. The page has no
     login and no TLS. On 127.0.0.1 this machine alone can open it; elsewhere, everybody who reaches the address."""
@@ -397,7 +403,15 @@ def read_server(path: str | Path) -> ServerSettings:
     rounds = make_table(Rounds, _table(path, values, "rounds"), f"{path}: [rounds] ")
     run = make_table(Run, _table(path, values, "run"), f"{path}: [run] ")
     own = _table(path, values, "server")
-    return _place(make_table(ServerSettings, own, f"{path}: [server] ", rounds=rounds, run=run), path)
+    settings = _place(make_table(ServerSettings, own, f"{path}: [server] ", rounds=rounds, run=run), path)
+    if not settings.init:
+        return settings
+    init = path.parent.absolute() / settings.init
+    if init == settings.folder:
+        raise BadInput(
+            f"{path}: [server] init = {settings.init!r} is the folder of the new run too; name another folder"
+        )
+    return settings.model_copy(update={"init": str(init)})
 
 
 def read_client(path: str | Path) -> ClientSettings:
