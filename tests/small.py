@@ -75,7 +75,8 @@ def client_data(task: Task) -> list[ClientData]:
     """Each client's data on its own; origins are padded alike, so that one compiled step serves all clients."""
     origins, counts = pad_origins(task.origins["train"])
     ends = task.bounds[:, 1].astype(np.int32)
-    rows = zip(task.series, task.zone_of_client, task.statics, origins, counts, ends, strict=True)
+    facts = (task.zone_of_client, task.statics, origins, counts, ends, task.was_read())
+    rows = zip(task.series, *facts, strict=True)
     return [ClientData(series, task.calendar, *rest) for series, *rest in rows]
 
 

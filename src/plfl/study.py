@@ -36,7 +36,16 @@ from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted
 from plfl.federate.devices import prepare, usable_cores
 from plfl.federate.stack import Member, Stack, StackState
-from plfl.federation import CLIENT_SETTINGS, SERVER_SETTINGS, Federation, Plan, complete, make_plan, optimizer_settings
+from plfl.federation import (
+    AGGREGATE_SETTINGS,
+    CLIENT_SETTINGS,
+    SERVER_SETTINGS,
+    Federation,
+    Plan,
+    complete,
+    make_plan,
+    optimizer_settings,
+)
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.windows import Task, make_task
 from plfl.recipes import make_recipe
@@ -56,7 +65,7 @@ from plfl.training import run as train_one
 from plfl.training import stop_signals, versions
 from plfl.tuning import train
 
-_SERVER_FIELDS = ("server", *SERVER_SETTINGS.values())
+_SERVER_FIELDS = ("server", *SERVER_SETTINGS.values(), "aggregate", *AGGREGATE_SETTINGS.values())
 _MAX_ROWS = 12_000
 """Clients of a stack on a GPU."""
 log = logging.getLogger("plfl")
@@ -476,7 +485,9 @@ def name_devices(devices: Sequence[jax.Device]) -> str:
 
 def _as_member(plan: Plan) -> Member:
     client, server = optimizer_settings(plan.config)
-    return Member(plan.task, plan.config.seed, plan.num_asked, client, plan.config.server, server)
+    return Member(
+        plan.task, plan.config.seed, plan.num_asked, client, plan.config.server, server, plan.server.aggregate
+    )
 
 
 def describe_run(

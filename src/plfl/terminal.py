@@ -332,7 +332,7 @@ def print_forecast(forecast: "Forecast") -> None:
     from rich.table import Table
 
     points = forecast.points()
-    num_joined = max(1, 60 // forecast.minutes) if len(points) > _MAX_ROWS else 1
+    num_joined = max(1, 3600 // forecast.seconds) if len(points) > _MAX_ROWS else 1
     joined = [points[k : k + num_joined] for k in range(0, len(points), num_joined)]
     low, high = f"{forecast.levels[0]:g}", f"{forecast.levels[-1]:g}"
     issued = f"{points[0]['issued_at']} · model {forecast.model_version} · quality {forecast.quality}"
@@ -350,7 +350,7 @@ def print_forecast(forecast: "Forecast") -> None:
         table.add_row(some[0]["begin"], *_numbers([energy, power, *bounds]), ", ".join(qualities))
     output.print(table)
     if num_joined > 1:
-        every = f"{len(points)} intervals of {forecast.minutes} minutes, added up by {num_joined}"
+        every = f"{len(points)} intervals of {forecast.seconds / 60:g} minutes, added up by {num_joined}"
         output.print(f"{every}; --format csv has each, with quantiles.", style="dim", soft_wrap=True)
 
 

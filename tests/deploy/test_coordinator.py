@@ -112,7 +112,7 @@ def test_a_client_that_misses_a_round_keeps_its_personal_layers_and_the_round_cl
     coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
     coordinator.go()
     assert coordinator.history[1]["accepted"] == [panel.ids[0], panel.ids[2]]
-    assert coordinator.history[1]["failed"] == {lost: "no answer before the deadline"}
+    assert coordinator.history[1]["failed"] == {lost: "no answer in time"}
     assert coordinator.history[1]["seconds"] >= SOON.deadline
     assert lost in coordinator.history[2]["accepted"]
     node = wire.nodes[lost]

@@ -14,7 +14,8 @@ def make_stack(federations: list[Federation]) -> Stack:
     for federation in federations:
         client, server = optimizer_settings(federation.config)
         config, task = federation.config, federation.task
-        members.append(Member(task, config.seed, federation.num_asked, client, config.server, server))
+        aggregate = federation.plan.server.aggregate
+        members.append(Member(task, config.seed, federation.num_asked, client, config.server, server, aggregate))
     plan = federations[0].plan
     return Stack(members, plan.training, DEVICES, client=plan.config.client, limits=plan.limits)
 

@@ -110,9 +110,8 @@ def make_agreement(
 
 def check_data(agreement: Agreement, panel: Panel) -> None:
     """Refuse data that is not as it was agreed."""
-    minutes = int(panel.interval / np.timedelta64(1, "m"))
     for what, own, agreed in (
-        ("interval in minutes", minutes, agreement.minutes),
+        ("interval in minutes", panel.minutes, agreement.minutes),
         ("covariates", panel.covariate_names, agreement.covariate_names),
         ("static facts", panel.static_names, agreement.static_names),
     ):

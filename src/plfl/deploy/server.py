@@ -7,6 +7,7 @@
 Any of them may be killed: it is started again and goes on from what is on the disk.
 """
 
+import json
 import logging
 import sqlite3
 import sys
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from plfl.forecast.models import Params
 
 ENROLLED, LINK = "enrolled", "link.db"
-"""Files in the server's folder: a mark that the SuperLink knows the roster's keys, and what the SuperLink keeps."""
+"""Files in the server's folder: how long an answer of its model can be, which is there as soon as the SuperLink knows
+the roster's keys, and what the SuperLink keeps."""
 _GATHERING, _PARTING = 60.0, 60.0
 """Seconds that clients have to be there for the first round, and to fetch the last model."""
 _START, _LOOK, _DAY = 120.0, 2.0, 86_400.0
@@ -68,7 +70,7 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
             None if is_insecure else settings.certificate,
             None if is_insecure else settings.key,
             fault_of_key=lambda key: fault_of_key(members.read(), key),
-            is_open=(settings.folder / ENROLLED).exists,
+            largest=lambda: _read_largest(settings.folder / ENROLLED),
         )
         (settings.folder / ENROLLED).unlink(missing_ok=True)
         env = environment(settings.folder)
@@ -209,6 +211,14 @@ def _superlink_command(settings: ServerSettings, port: int, secret: Path) -> lis
     ]
 
 
+def _read_largest(path: Path) -> int | None:
+    """Bytes of the longest answer; None while clients' keys are not registered."""
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))["largest"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
 def fault_of_key(roster: Roster, key: bytes) -> str | None:
     """Why a public key (PEM) may not take part, by the roster."""
     from plfl.deploy import certificates
@@ -234,6 +244,7 @@ def fault_of_key(roster: Roster, key: bytes) -> str | None:
 def serve(path: Path, port: int, secret: Path) -> None:
     """Run the rounds over a SuperLink on this machine."""
     from plfl.deploy.agreement import make_agreement
+    from plfl.deploy.codec import largest_answer
     from plfl.deploy.coordinator import Coordinator, Terms
     from plfl.deploy.flower_server import FlowerWire, Link
     from plfl.federate.devices import prepare
@@ -247,6 +258,7 @@ def serve(path: Path, port: int, secret: Path) -> None:
     rounds = settings.rounds
     terms = Terms(
         deadline=rounds.deadline_seconds,
+        slack=rounds.slack,
         quorum=rounds.quorum,
         retries=rounds.retries,
         gathering=_GATHERING,
@@ -269,7 +281,7 @@ def serve(path: Path, port: int, secret: Path) -> None:
         log.info("waiting for %d clients", len(coordinator.ids))
         try:
             wire.open(_START)
-            (settings.folder / ENROLLED).touch()
+            write_json(settings.folder / ENROLLED, {"largest": largest_answer(coordinator.door.shared)})
             coordinator.go()
         finally:
             wire.close()
@@ -377,6 +389,7 @@ def describe(coordinator: "Coordinator") -> dict[str, Any]:
                 "is_done": client in coordinator.done,
                 "refused": coordinator.refused.get(client),
                 "problem": coordinator.problems.get(client),
+                "rest": vars(coordinator.rests[client]) if client in coordinator.rests else None,
                 "num_windows": coordinator.windows.get(client),
             }
             for client in ids

@@ -170,6 +170,9 @@ class Rounds(Table):
 
     deadline_seconds: float = Field(600, gt=0, allow_inf_nan=False)
     """A round ends after so many seconds at the latest, with the clients that have answered."""
+    slack: float = Field(2.5, ge=1, allow_inf_nan=False)
+    """A round that has its quorum, and more than half of the answers, waits for the others so many times as long as
+    answers take; clients that miss rounds again and again rest. Raise it where some gateways are far slower."""
     quorum: Fraction = 0.5
     """Share of the asked clients that must have answered; with fewer, the round leaves the model as it was."""
     retries: int = Field(1, ge=0)

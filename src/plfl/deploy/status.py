@@ -7,6 +7,7 @@ Only what left the clients is in them. `read_status` gives the server's own stat
                            headers, polling
     history[].remarks      (client, what) for each that did not count in a round, or was late, with the reason
     clients[].state        in words, with the reason; num_counted and num_asked say in how many rounds
+    clients[].rest         until which round it is not asked, and why; null if it is
 """
 
 import json
@@ -94,6 +95,8 @@ def _remarks(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _state(client: Mapping[str, Any]) -> str:
     if client["refused"]:
         return f"refuses: {client['refused']}"
+    if client["rest"] and not client["is_done"]:
+        return f"rests, and is asked again in round {client['rest']['until']}: {client['rest']['why']}"
     plain = "done" if client["is_done"] else "ready" if client["is_ready"] else "not there yet"
     return client["problem"] or plain
 
