@@ -275,6 +275,8 @@ def test_the_command_line_is_frozen():
         "federation server": ["--insecure", "--json", "--resume"],
         "federation client": ["--insecure", "--json", "--once"],
         "federation status": ["--json"],
+        "federation backup": ["--json"],
+        "federation restore": ["--json"],
         "federation demo": ["--clients", "--json", "--keep", "--personal", "--rounds", "--server", "--set"],
     }
 

@@ -209,10 +209,10 @@ def _check_policy(found: list[Problem], path: Path) -> None:
 def _check_kept(found: list[Problem], folder: Path) -> None:
     """Whether a client's count of its rounds and the secret of its draws can be read, where they are there."""
     secret, count = folder / SECRET_FILE, folder / COUNT_FILE
-    if secret.exists() and len(_text(secret)) < 64:
+    if secret.is_file() and len(_text(secret)) < 64:
         message = f"{secret} is damaged; restore it from a backup, or remove it: the rounds to come draw other windows"
         found.append(Problem(True, message))
-    if count.exists() and parse_counts(_text(count)) is None:
+    if count.is_file() and parse_counts(_text(count)) is None:
         message = f"{count} is damaged; restore it from a backup, or remove it: all is then counted from 0"
         found.append(Problem(True, message))
 

@@ -236,7 +236,7 @@ class Node:
         key = client_keys(self.config.seed, [self.client])[0]
         fresh = jax.tree.map(np.asarray, jax.jit(plan.training.init_client)(personal_key(key)))
         if not self.agreement.init:
-            return fresh  # type: ignore[no-any-return]
+            return fresh
         return fresh._replace(
             personal=keepsake.recall_personal(self._runs / safe_name(self.agreement.init), fresh.personal)
         )

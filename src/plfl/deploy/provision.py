@@ -554,4 +554,7 @@ At the end `state` has its report.html and, with recipe forecast, its own model:
 | `plfl federation renew-server .` | `server/server.crt` and `server/server.key`; clients need nothing |
 
 `plfl federation server` warns 30 days before the server's certificate ends. The authority's lasts ten years.
+
+Keep a copy of this folder. On the server and on each client, `plfl federation backup` puts all that it needs to go on
+elsewhere into one file, and `plfl federation restore` brings it back.
 """
