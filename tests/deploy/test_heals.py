@@ -131,12 +131,26 @@ def test_a_certificate_without_its_key_is_not_taken_into_use(pilot, door, caplog
     (pilot / "server" / "server.key").write_bytes(before)  # the key is still being copied
     renewal.last = -100.0
     renewal.look()
-    assert "the one before stays in use" in caplog.text
+    renewal.last = -100.0
+    renewal.look()
+    assert caplog.text.count("the one before stays in use") == 1
     assert "server.key does not belong to" in caplog.text
     (pilot / "server" / "server.key").write_bytes(after)
     renewal.last, renewal.on_renewed = -100.0, lambda: None
     renewal.look()
     assert renewal.known == renewal._read()
+
+
+def test_a_server_says_once_a_day_which_files_will_not_do_for_long(pilot, door, caplog, monkeypatch):
+    path = pilot / "server" / "server.toml"
+    renewal = _Renewal(path, read_server(path), door())
+    monkeypatch.setattr("plfl.deploy.inspection._now", lambda: datetime.now(UTC) + timedelta(days=810))
+    renewal.look()
+    assert "server.crt expires on" not in caplog.text
+    renewal.warned -= 86_401
+    renewal.look()
+    renewal.look()
+    assert caplog.text.count("server.crt expires on") == 1
 
 
 def test_a_client_waits_for_a_server_that_is_absent(own, door, caplog):

@@ -112,7 +112,7 @@ def _write_consistently(file: IO[bytes], path: Path, settings: ServerSettings | 
 
 def _look(path: Path, settings: ServerSettings | ClientSettings) -> dict[Path, tuple[int, ...]]:
     """Every file that belongs into a backup, and how it can be told from a later one."""
-    found = {}
+    found: dict[Path, tuple[int, ...]] = {}
     for each in _needed(path, settings):
         stat = each.stat()
         found[each] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)

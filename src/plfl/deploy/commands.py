@@ -10,7 +10,12 @@ import typer
 from plfl.errors import BadInput
 from plfl.plain import plain
 
-app = typer.Typer(help="A real federation: a server, and meters on machines of their own.", no_args_is_help=True)
+app = typer.Typer(
+    help="A real federation: a server, and meters on machines of their own.",
+    epilog="Examples: `plfl federation demo` · `plfl federation init pilot --clients house-1,house-2` · "
+    "`plfl federation backup plfl/server.toml server.tar` · `plfl federation restore server.tar plfl`",
+    no_args_is_help=True,
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, which init made.")]

@@ -140,8 +140,9 @@ class Front:
 
     def renew(self) -> None:
         """Take the certificate as its files are now; connections that are open go on with the one before."""
-        if self._outside is not None:
-            self._loop.call_soon_threadsafe(self._outside.load_cert_chain, self.certificate, self.key)
+        context, certificate, key = self._outside, self.certificate, self.key
+        if context is not None and certificate is not None:
+            self._loop.call_soon_threadsafe(lambda: context.load_cert_chain(certificate, key))
 
     def _explain(self, error: BaseException) -> str:
         address = join_address(self.host or "0.0.0.0", self.port)

@@ -108,7 +108,7 @@ def recall_personal(folder: Path, template: Params) -> Params:
             if key in found and (found[key].shape, found[key].dtype) == (value.shape, value.dtype)
         }
         log.info("%d of %d personal layers go on from %s", len(fits), len(template), folder)
-        return {**template, **fits}
+        return {**template, **fits}  # type: ignore[dict-item]
     return template
 
 

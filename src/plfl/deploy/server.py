@@ -48,8 +48,8 @@ ENROLLED, LINK = "enrolled", "link.db"
 the roster's keys, and what the SuperLink keeps."""
 _GATHERING, _PARTING = 60.0, 60.0
 """Seconds that clients have to be there for the first round, and to fetch the last model."""
-_START, _LOOK = 120.0, 2.0
-"""Seconds that the SuperLink has to answer, and between looks at the certificate."""
+_START, _LOOK, _DAY = 120.0, 2.0, 86_400.0
+"""Seconds that the SuperLink has to answer, between looks at the certificate, and between warnings about files."""
 _EARLY, _MOST_EARLY = 20.0, 3
 """A SuperLink that ends so often within so many seconds of its start may have a database that it cannot use."""
 _LEAVING = 15.0
@@ -111,30 +111,35 @@ class _Counting:
 
 
 class _Renewal:
-    """Takes a renewed certificate into use while the server runs."""
+    """Takes a renewed certificate into use while the server runs, and says once a day if one is about to end."""
 
     def __init__(self, path: Path, settings: ServerSettings, front: Front) -> None:
         self.folder, self.settings, self.front = path.absolute().parent, settings, front
         self.on_renewed: Callable[[], None] = lambda: None
-        self.known = self.seen = self._read()
-        self.last = time.monotonic()
+        self.known, self.said = self._read(), ""
+        self.last = self.warned = time.monotonic()
 
     def look(self) -> bool:
         """Now and then; a pair of files that is being copied is left alone until it fits."""
-        if time.monotonic() - self.last > _LOOK:
-            self.last = time.monotonic()
-            now = self._read()
-            if now not in (self.known, self.seen):
-                self.seen = now
-                self._take(now)
+        now = time.monotonic()
+        if now - self.last > _LOOK:
+            self.last = now
+            if (found := self._read()) != self.known:
+                self._take(found)
+        if now - self.warned > _DAY:
+            self.warned = now
+            for problem in inspect(self.folder):
+                log.warning("%s", problem)
         return False
 
-    def _take(self, now: tuple[bytes, ...]) -> None:
-        faults = [problem for problem in inspect(self.folder) if problem.is_fatal]
-        if faults:
-            log.warning("the server's certificate has changed, and the one before stays in use: %s", faults[0])
+    def _take(self, found: tuple[bytes, ...]) -> None:
+        fault = next((problem.message for problem in inspect(self.folder) if problem.is_fatal), "")
+        if fault:
+            if fault != self.said:
+                log.warning("the server's certificate has changed, and the one before stays in use: %s", fault)
+            self.said = fault
             return
-        self.known = now
+        self.known, self.said = found, ""
         self.front.renew()
         self.on_renewed()
         log.info("the server's certificate was renewed and is in use")

@@ -421,7 +421,10 @@ def explain_disk(folder: Path, error: OSError) -> PlflError:
     """What a disk refused: it may have room later, or the settings name what cannot be written."""
     if error.errno in _FULL:
         return Transient(f"cannot write to {folder} ({error.strerror}); make room there")
-    return BadInput(f"cannot write to {folder} ({error.strerror}); is folder right in the settings?")
+    place = folder if error.filename is None else error.filename
+    return BadInput(
+        f"cannot write to {place} ({error.strerror}); is folder right in the settings, and all in it yours?"
+    )
 
 
 class _LogFile(RotatingFileHandler):
