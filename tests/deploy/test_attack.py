@@ -158,12 +158,13 @@ def test_from_no_setting_that_a_client_accepts_does_the_attack_take_a_window(tmp
     assert (Server(tmp_path, FLOORS, settings).errors(steps, batch, 10) > CLOSE).all()
 
 
-ONE_WINDOW = SGD | {"client_lr": 1e3, "batch": 8, "split": (16 / 2880, 0.5, 0.5 - 16 / 2880)}
+ONE_WINDOW = SGD | {"client_lr": 1e3, "batch": 1, "split": (16 / 2880, 0.5, 0.5 - 16 / 2880)}
 """With these settings 16 readings of 2,880 are to train on, which are one window."""
 
 
 def test_eight_draws_of_a_client_s_only_window_are_a_batch_of_one(tmp_path, monkeypatch):
     monkeypatch.setattr("plfl.deploy.node.fault_of_draws", lambda batch, num_windows: None)
+    monkeypatch.setattr("plfl.deploy.node.fault_of_amount", lambda config, facts: None)
     server = Server(tmp_path, UNGUARDED, ONE_WINDOW)
     assert server.node.task.num_windows[0] == 1
     assert server.errors(1, 8, 1)[0] < CLOSE
@@ -173,7 +174,7 @@ def test_a_client_with_fewer_windows_than_a_batch_does_not_train(tmp_path):
     server = Server(tmp_path, FLOORS, ONE_WINDOW)
     assert server.plan_said.kind == READY
     said = server.ask(1, 8, 8)
-    assert said.facts["reason"] == "batch = 8 is more than this client's number of windows"
+    assert said.facts["reason"] == "batch = 8 is more than the 1 that were agreed"
 
 
 def by_difference(server, fewer, more):
