@@ -39,10 +39,10 @@ def canary_bytes():
 
 
 def plant(panel):
-    """The panel, with the canary in its loads, its areas and (by a shift of the load) its scalers."""
-    load, statics = panel.load.copy(), panel.statics.copy()
+    """The panel, with the canary among its loads, which are of that size so that it is no glitch, and in its areas."""
+    load = panel.load * (np.float32(CANARY) / panel.load[:, 100:101])
     load[:, 100] = CANARY  # in the training part
-    load[:, 200:400:3] += np.float32(CANARY)
+    statics = panel.statics.copy()
     statics[:, 0] = CANARY
     return replace(panel, load=load, statics=statics)
 

@@ -21,14 +21,15 @@ import pytest
 from plfl.data.generated import generate
 from plfl.deploy.local import make_nodes
 from plfl.deploy.messages import PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
-from plfl.deploy.settings import Policy
 from plfl.federate.params import batches_key
 from plfl.federation import complete
 from plfl.recipes import paper
 from plfl.storage import digest
-from small import agree_on
+from small import agree_on, consenting
 
-UNGUARDED = Policy(min_batch=1, min_local_steps=1)
+FLOORS = {"max_unit_change": 1e9, "blurred_windows": 0}
+"""A client that has agreed to the settings, and is kept from harm by its floors alone."""
+UNGUARDED = FLOORS | {"min_batch": 1, "min_local_steps": 1}
 SGD = {"client": "prox", "alpha": 0.0, "client_lr": 0.1}
 CLOSE = 0.01
 NUM_TRIALS = 20
@@ -69,11 +70,11 @@ def error_of(found, true):
 class Server:
     """A server that attacks one client."""
 
-    def __init__(self, folder, policy, settings, run="run-1"):
+    def __init__(self, folder, rules, settings, run="run-1"):
         self.panel = generate(1, days=30).sorted()
-        self.config = complete(paper(**settings))
+        self.config = complete(paper(**{"batch": 128} | settings))
         self.agreement = agree_on(self.panel, self.config, run)
-        self.node = make_nodes(folder, self.panel, policy)[self.panel.ids[0]]
+        self.node = make_nodes(folder, self.panel, consenting(self.config, **rules))[self.panel.ids[0]]
         self.plan_said = self.node.answer(Message(PLAN, {"agreement": self.agreement.to_json()}))
 
     @property
@@ -129,7 +130,7 @@ def test_a_guess_by_another_window_of_the_meter_is_far_off(tmp_path):
 
 @pytest.mark.parametrize(("steps", "batch"), [(1, 1), (1, 2), (1, 8), (8, 1), (8, 2), (7, 8), (8, 7), (9, 9), (8, 12)])
 def test_a_client_does_not_train_where_the_attack_might_work(tmp_path, steps, batch):
-    said = Server(tmp_path, Policy(), SGD).ask(1, steps, batch)
+    said = Server(tmp_path, FLOORS, SGD).ask(1, steps, batch)
     assert said.kind == REFUSAL
     assert "floor of 8" in said.facts["reason"]
 
@@ -154,7 +155,7 @@ ACCEPTED = {
 @pytest.mark.parametrize("case", [*(c for c in ACCEPTED if c != WIDE), pytest.param(WIDE, marks=pytest.mark.e2e)])
 def test_from_no_setting_that_a_client_accepts_does_the_attack_take_a_window(tmp_path, case):
     settings, steps, batch = ACCEPTED[case]
-    assert (Server(tmp_path, Policy(), settings).errors(steps, batch, 10) > CLOSE).all()
+    assert (Server(tmp_path, FLOORS, settings).errors(steps, batch, 10) > CLOSE).all()
 
 
 ONE_WINDOW = SGD | {"client_lr": 1e3, "batch": 1, "split": (16 / 2880, 0.5, 0.5 - 16 / 2880)}
@@ -163,16 +164,17 @@ ONE_WINDOW = SGD | {"client_lr": 1e3, "batch": 1, "split": (16 / 2880, 0.5, 0.5 
 
 def test_eight_draws_of_a_client_s_only_window_are_a_batch_of_one(tmp_path, monkeypatch):
     monkeypatch.setattr("plfl.deploy.node.fault_of_draws", lambda batch, num_windows: None)
+    monkeypatch.setattr("plfl.deploy.node.fault_of_amount", lambda config, facts: None)
     server = Server(tmp_path, UNGUARDED, ONE_WINDOW)
     assert server.node.task.num_windows[0] == 1
     assert server.errors(1, 8, 1)[0] < CLOSE
 
 
 def test_a_client_with_fewer_windows_than_a_batch_does_not_train(tmp_path):
-    server = Server(tmp_path, Policy(), ONE_WINDOW)
+    server = Server(tmp_path, FLOORS, ONE_WINDOW)
     assert server.plan_said.kind == READY
     said = server.ask(1, 8, 8)
-    assert said.facts["reason"] == "batch = 8 is more than this client's number of windows"
+    assert said.facts["reason"] == "batch = 8 is more than the 1 that were agreed"
 
 
 def by_difference(server, fewer, more):
@@ -199,9 +201,9 @@ def test_updates_on_80_and_on_81_windows_give_the_last_window_away(tmp_path, few
 
 @pytest.mark.parametrize(("fewer", "more"), [((1, 80), (1, 81)), ((10, 8), (9, 9))])
 def test_a_client_does_not_answer_two_requests_that_differ_by_a_few_windows(tmp_path, fewer, more):
-    assert by_difference(Server(tmp_path, Policy(), SGD), fewer, more) is None
+    assert by_difference(Server(tmp_path, FLOORS, SGD), fewer, more) is None
 
 
 def test_what_two_accepted_requests_differ_by_gives_nothing_away(tmp_path):
-    server = Server(tmp_path, Policy(), SGD | {"client_lr": 1e-4})
+    server = Server(tmp_path, FLOORS, SGD | {"client_lr": 1e-4})
     assert by_difference(server, (8, 8), (9, 8)) > 0.1

@@ -38,7 +38,7 @@ def make_node(folder, panel=PANEL):
 
 def agree(node, run="run-1", **settings):
     """Agree on a run; the agreement."""
-    agreement = agree_on(PANEL, tiny_config(**settings), run)
+    agreement = agree_on(PANEL, tiny_config(**{"rounds": 9} | settings), run)
     said = node.answer(Message(PLAN, {"agreement": agreement.to_json()}))
     assert said.kind == READY, said.facts
     return agreement
@@ -188,7 +188,7 @@ def test_a_disk_that_is_full_while_a_plan_is_kept_leaves_the_plan_before(tmp_pat
     def fail(*args):
         raise OSError(28, "No space left on device")
 
-    other = agree_on(PANEL, tiny_config(personal="none"), "run-2")
+    other = agree_on(PANEL, tiny_config(seed=7), "run-2")
     with monkeypatch.context() as patch:
         patch.setattr("plfl.deploy.node.write_text", fail)
         said = node.answer(Message(PLAN, {"agreement": other.to_json()}))
@@ -281,8 +281,9 @@ def test_a_kill_at_each_access_to_the_disk_keeps_the_round_before_or_the_new_one
 
 
 def test_a_client_without_enough_data_says_which_rule_it_breaks_and_no_more(tmp_path):
-    node = make_node(tmp_path, generate(2, days=1).sorted())
-    said = node.answer(Message(PLAN, {"agreement": agree_on(PANEL, tiny_config(lookback="2d")).to_json()}))
+    config = tiny_config(lookback="2d")
+    node = make_nodes(tmp_path, generate(2, days=1).sorted(), consenting(config))[CLIENT]
+    said = node.answer(Message(PLAN, {"agreement": agree_on(PANEL, config).to_json()}))
     assert said.kind == REFUSAL
     assert said.facts["reason"].startswith("this client's data cannot be used for that (PLF109 ")
 

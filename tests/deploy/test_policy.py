@@ -2,24 +2,38 @@
 
 import json
 import re
+import time
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from plfl.data.generated import generate
 from plfl.deploy.local import make_nodes
-from plfl.deploy.messages import END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
-from plfl.deploy.policy import fault_of_request
-from plfl.deploy.settings import Policy
+from plfl.deploy.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
+from plfl.deploy.policy import (
+    agreed_settings,
+    fault_of_config,
+    fault_of_draws,
+    fault_of_params,
+    fault_of_request,
+)
+from plfl.deploy.settings import Policy, read_policy
+from plfl.errors import BadInput
+from plfl.federation import complete, make_plan
+from plfl.forecast.windows import make_task
+from plfl.recipes import forecast, paper
 from plfl.storage import digest
-from small import agree_on, tiny_config
+from small import agree_on, analog_config, consenting, tiny_config
 
 PANEL = generate(1, days=12).sorted()
 CLIENT = PANEL.ids[0]
 CONFIG = tiny_config()
 AGREEMENT = agree_on(PANEL, CONFIG)
-LSTM_ONLY = Policy(layers=("lstm.*",))
+LSTM_ONLY = consenting(CONFIG, layers=("lstm.*",))
 PLANNED = Message(PLAN, {"agreement": AGREEMENT.to_json()})
 
 
@@ -79,12 +93,11 @@ REQUESTS = {
     "negative steps": (train_request(local_steps=-8), "local_steps = -8 is below"),
     "negative batch": (train_request(batch=-8), "batch = -8 is below"),
     "round zero": (train_request(round=0), "round = 0 is below this client's floor of 1"),
-    "huge batch": (train_request(batch=HUGE), "no client takes more than 100,000"),
-    "huge number of steps": (train_request(local_steps=HUGE), "no client takes more than 100,000"),
-    "huge number of windows": (train_request(local_steps=80_000, batch=80_000), "more than 10,000,000 windows"),
-    "huge round": (train_request(round=2**40), "above this client's limit of 10000 rounds"),
+    "huge batch": (train_request(batch=HUGE), "batch = 1180591620717411303424 is more than the 8 that were agreed"),
+    "huge number of steps": (train_request(local_steps=100_000), "local_steps = 100000 is more than the 10 that were"),
+    "one step more than was agreed": (train_request(local_steps=11), "local_steps = 11 is more than the 10 that were"),
+    "a round after the last": (train_request(round=3), "round = 3 is more than the 2 that were agreed"),
     "a plan without end": (plan_request({"rounds": 10_001}), "rounds = 10001 is above this client's limit of 10000"),
-    "batch above the client's windows": (train_request(batch=8_000), "more than this client's number of windows"),
     "truth as a number": (train_request(batch=True), "'batch' in the request is not of type int"),
     "float as a number": (train_request(local_steps=8.0), "'local_steps' in the request is not of type int"),
     "text as a number": (train_request(batch="8"), "'batch' in the request is not of type int"),
@@ -145,26 +158,77 @@ REQUESTS = {
     "other covariates": (plan_request(covariate_names=["humidity"]), "covariates that the federation agreed on: hum"),
     "other static facts": (plan_request(static_names=[]), "static facts that the federation agreed on: none"),
     "recipe that is not allowed": (plan_request(config={"recipe": "other"}), "recipe 'other' is not allowed here"),
-    "recipe that is not what it says": (plan_request(config={"model": "analog"}), "has the model 'lstm_mlp'"),
+    "recipe that is not what it says": (
+        plan_request(config={"model": "analog"}),
+        'this client\'s recipe has "lstm_mlp"',
+    ),
     "invalid setting": (plan_request(config={"batch": 0}), "the server's settings are not valid here: batch = 0"),
     "setting of a wrong type": (plan_request(config={"rounds": True}), "not valid here: rounds = True"),
     "unknown setting": (plan_request(config={"hook": "rm"}), "not valid here: unknown config key 'hook'"),
-    "all layers shared": (plan_request(config={"personal": []}), "'mlp.* may not be shared by this client"),
-    "huge model": (plan_request(config={"hidden": 10_000}), "parameters is too large; no client takes more than"),
-    "history too short for a window": (plan_request(config={"history_days": 1, "lookback": "7d"}), r"\(PLF109 "),
+    "all layers shared": (plan_request(config={"personal": []}), r'personal = \[\], but .* recipe has \["mlp\.\*"\]'),
+    "a large unit": (
+        train_request(with_array("lstm.weight_ih", np.full((16, 8), 3, np.float32))),
+        "'lstm.weight_ih' came with a unit of norm 8.49, above this client's limit of 8",
+    ),
+    "a large bias": (
+        train_request(with_array("lstm.bias_ih", np.full(16, -3.5, np.float32))),
+        "'lstm.bias_ih' came with a value of 3.5, above this client's limit of 3",
+    ),
 }
+PINNED: dict[str, object] = {
+    "client": "adam_ams",
+    "client_lr": 1e-20,
+    "client_beta1": 0.5,
+    "client_beta2": 0.5,
+    "client_eps": 1e3,
+    "hidden": 1000,
+    "mlp": [7],
+    "lookback": "7d",
+    "horizon": "2h",
+    "history_days": 5,
+    "split": [0.1, 0.1, 0.8],
+    "loss": "absolute",
+    "scale": "robust",
+    "personal": [],
+    "start": "own",
+    "reset_moments": False,
+    "decay": "cosine",
+    "tune_rounds": 10**9,
+    "tune_lr": 1.0,
+    "max_passes": 3.0,
+    "max_gap": "0",
+    "precision": "tf32",
+    "quantiles": [0.5],
+}
+REQUESTS |= {
+    f"another {name}": (
+        plan_request(config={name: value}),
+        f"^{name} = .*, but this client's recipe has .*policy.toml$",
+    )
+    for name, value in PINNED.items()
+}
+REQUESTS |= {
+    f"a larger {name}": (plan_request(config={name: 126}), f"^{name} = 126, but this client's recipe takes at most")
+    for name in ("local_steps", "batch")
+}
+
+
+def files_of(node):
+    """All that a client keeps, but for its counts."""
+    files = [path for path in node.folder.rglob("*") if path.is_file() and path.name != "trained.json"]
+    return {path: path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_hostile_server_is_refused_with_the_reason_and_nothing_is_trained_or_kept(node, name, monkeypatch):
     request, reason = REQUESTS[name]
-    before = {path: path.read_bytes() for path in node.folder.rglob("*") if path.is_file()}
+    before = files_of(node)
     monkeypatch.setattr("plfl.deploy.node._update", lambda *args: pytest.fail("trained"))
     said = node.answer(request)
     assert said.kind == REFUSAL
     assert dict(said.arrays) == {}
     assert re.search(reason, said.facts["reason"]), said.facts["reason"]
-    assert before == {path: path.read_bytes() for path in node.folder.rglob("*") if path.is_file()}
+    assert before == files_of(node)
 
 
 def test_twenty_configurations_and_more_are_refused():
@@ -205,7 +269,7 @@ def test_a_server_cannot_ask_without_end_not_by_repeating_a_round_nor_by_another
     again = make_node(tmp_path, LSTM_ONLY.model_copy(update={"max_rounds": 3}))
     for request in (train_request(others[0], **agreed), train_request(others[1], round=2, **agreed)):
         said = again.answer(request)
-        assert said.facts["reason"] == "this client has trained 3 rounds, as many as its policy allows (max_rounds)"
+        assert said.facts["reason"] == "this client has answered 3 rounds, as many as its policy allows (max_rounds)"
     assert again.answer(train_request(**agreed)).kind == UPDATE  # what was answered before still is
     assert (
         make_node(tmp_path, LSTM_ONLY.model_copy(update={"max_rounds": 4}))
@@ -246,3 +310,140 @@ def test_a_plan_that_is_refused_is_not_followed_by_what_comes_after_it(tmp_path)
     said = node.answer(train_request(everything))
     assert "sent parameter 'mlp.0.bias'" in said.facts["reason"]
     assert set(node.answer(train_request()).arrays) == set(shared_params())
+
+
+# ---- what a client agrees to ----
+
+
+def test_what_is_a_server_s_own_business_it_may_choose():
+    free = {"server": "fed_adam", "server_lr": 0.5, "fraction": 0.5, "seed": 9, "eval_every": 1, "weights": "windows"}
+    assert fault_of_config(LSTM_ONLY, tiny_config(**free, rounds=9, local_steps=8)) is None
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_whatever_else_a_server_proposes_is_refused_by_its_name(data):
+    name = data.draw(st.sampled_from(sorted(PINNED)))
+    fault = fault_of_config(Policy(settings=LSTM_ONLY.settings), tiny_config(**{name: PINNED[name]}))
+    assert fault.startswith(f"{name} = ")
+
+
+@pytest.mark.parametrize("config", [tiny_config(personal="none", client="prox", alpha=0.5), analog_config(), paper()])
+def test_a_policy_made_from_a_config_agrees_to_it_and_survives_its_file(tmp_path, config):
+    policy = consenting(config)
+    (tmp_path / "policy.toml").write_text(policy.to_toml())
+    found = read_policy(tmp_path / "policy.toml")
+    assert found == policy
+    assert fault_of_config(found, complete(config)) is None
+
+
+def test_a_recipe_as_it_is_needs_no_agreement_beyond_the_default_policy():
+    for recipe in (paper(), forecast()):
+        assert agreed_settings(recipe) == {}
+        assert fault_of_config(Policy(), complete(recipe)) is None
+
+
+@pytest.mark.parametrize(("name", "reason"), [("rounds", "a server chooses it"), ("unit", "is no part of a recipe")])
+def test_a_policy_s_settings_are_those_of_a_recipe(tmp_path, name, reason):
+    (tmp_path / "policy.toml").write_text(f"[settings]\n{name} = 3\n")
+    with pytest.raises(BadInput, match=f"settings.{name}: .*{reason}; leave it out"):
+        read_policy(tmp_path / "policy.toml")
+
+
+def test_a_batch_above_the_client_s_windows_is_refused():
+    assert fault_of_draws(8, 7) == "batch = 8 is more than this client's number of windows"
+    assert fault_of_draws(8, 8) is None
+
+
+# ---- how much a client answers ----
+
+
+def counts_of(node):
+    return json.loads((node.folder / "trained.json").read_text())
+
+
+def test_new_plans_are_counted_and_the_same_plan_again_is_not(tmp_path):
+    node = make_node(tmp_path, LSTM_ONLY.model_copy(update={"max_plans": 2}))
+    for _ in range(5):
+        assert node.answer(PLANNED).kind == READY
+    assert counts_of(node)["plans"] == 1
+    assert node.answer(plan_request({"seed": 1})).kind == READY
+    said = node.answer(plan_request({"seed": 2}))
+    assert said.facts["reason"] == "this client has answered 2 plans, as many as its policy allows (max_plans)"
+
+
+def test_no_plan_that_a_server_can_get_accepted_is_answered_differently(tmp_path):
+    node, answers = make_node(tmp_path), set()
+    free = [
+        {"seed": 3},
+        {"rounds": 50},
+        {"server": "fed_yogi"},
+        {"batch": 8},
+        {"fraction": 0.2},
+        {"weights": "windows"},
+    ]
+    for config in free:
+        said = node.answer(plan_request(agree_again(config)))
+        answers.add((said.kind, said.facts.get("num_windows")))
+    assert len(answers) == 1
+    assert READY in next(iter(answers))
+
+
+def agree_again(config):
+    """The settings with every optimizer setting that belongs to them."""
+    values = complete(CONFIG.model_copy(update={"server_lr": None, "tau": None} | config)).model_dump(mode="json")
+    return {name: values[name] for name in AGREEMENT.config}
+
+
+def test_an_end_that_comes_again_is_not_done_again_and_other_ends_are_counted(tmp_path):
+    done = []
+    node = make_nodes(tmp_path, PANEL, LSTM_ONLY.model_copy(update={"max_ends": 2}), lambda node, sent: done.append(1))[
+        CLIENT
+    ]
+    node.answer(PLANNED)
+
+    def end(scale):
+        sent = {name: value * np.float32(scale) for name, value in shared_params().items()}
+        return node.answer(Message(END, {"agreement": AGREEMENT.digest, "base": digest(sent)}, sent))
+
+    assert [end(1).kind for _ in range(4)] == [DONE] * 4
+    assert len(done) == 1
+    assert end(2).kind == DONE
+    assert end(3).facts["reason"] == "this client has answered 2 ends, as many as its policy allows (max_ends)"
+    assert len(done) == 2
+
+
+def test_an_end_that_failed_is_done_again(tmp_path):
+    tries = []
+
+    def fail_once(node, sent):
+        tries.append(1)
+        if len(tries) == 1:
+            raise RuntimeError
+
+    node = make_nodes(tmp_path, PANEL, LSTM_ONLY, fail_once)[CLIENT]
+    node.answer(PLANNED)
+    sent = shared_params()
+    request = Message(END, {"agreement": AGREEMENT.digest, "base": digest(sent)}, sent)
+    assert [node.answer(request).kind for _ in range(3)] == [REFUSAL, DONE, DONE]
+    assert len(tries) == 2
+
+
+def test_a_day_s_processor_time_is_limited_and_the_next_day_begins_anew(tmp_path, monkeypatch):
+    node = make_node(tmp_path, LSTM_ONLY.model_copy(update={"max_seconds": 1e-9}))
+    assert node.answer(PLANNED).kind == READY  # it is the first work of the day
+    said = node.answer(train_request())
+    assert said.facts["reason"] == "this client has worked 1e-09 s today, as long as its policy allows (max_seconds)"
+    later = time.gmtime(4e9)
+    monkeypatch.setattr("plfl.deploy.node.time.gmtime", lambda: later)
+    assert node.answer(train_request()).kind == UPDATE
+    assert counts_of(node)["day"] == "2096-10-02"
+
+
+def test_honest_parameters_are_far_from_the_limits():
+    config = complete(forecast())
+    plan = make_plan(config, make_task(generate(1, days=60).sorted(), config))
+    for seed in range(3):
+        params = {name: np.asarray(value) for name, value in plan.training.model.init(jax.random.key(seed)).items()}
+        assert fault_of_params(Policy(), params) is None
+        assert fault_of_params(Policy(max_unit=4, max_bias=1.5), params) is None
