@@ -43,6 +43,7 @@ def read(folder: Path) -> dict:
 
 def test_the_paper_s_study_is_its_grid():
     study = load_study("paper")
+    assert {run.config.aggregate for run in study.runs()} == {"mean"}
     points = study.points()
     assert len(points) == 4 * 5 * 2 + 4  # local training has no server
     assert len(study.runs()) == 44 * 3 * 3

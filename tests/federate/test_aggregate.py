@@ -1,5 +1,6 @@
 """What every aggregate must hold to, each against numpy, and that all carriers give the same numbers."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -276,22 +277,17 @@ def test_a_real_federation_has_the_numbers_of_the_loop(name, tmp_path):
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("server", ["fed_avg", "fed_avg_adaptive"])
-def test_what_one_client_answers_is_bounded_in_a_whole_federation(server):
+def test_what_one_client_answers_is_bounded_in_a_whole_federation():
     """Its update turned round and as large as the gate lets it be; the others' model is near the one without it."""
 
     def far(replies):
-        bad = replies[-1]
-        update = {key: -5 * value for key, value in bad.update.items()}
-        return [*replies[:-1], type(bad)(**{**vars(bad), "update": update})]
+        update = {key: -5 * value for key, value in replies[-1].update.items()}
+        return [*replies[:-1], replace(replies[-1], update=update)]
 
     found = {}
     for name in ("mean", "clipped_mean", "median"):
-        values = {"aggregate": name, "server": server, "rounds": 4}
-        honest, poisoned = (
-            run_loop(federation, make_loop(federation, deliver)).server.common["x"]
-            for deliver in (lambda replies: replies[:-1], far)
-            for federation in (tiny_federation(uneven_panel(6), **values),)
-        )
-        found[name] = sum(float(((honest[key] - poisoned[key]) ** 2).sum()) for key in honest) ** 0.5
+        federation = tiny_federation(uneven_panel(6), aggregate=name, rounds=4)
+        loops = [make_loop(federation, deliver) for deliver in (lambda replies: replies[:-1], far)]
+        without, poisoned = (run_loop(federation, loop).server.common["x"] for loop in loops)
+        found[name] = sum(float(((without[key] - poisoned[key]) ** 2).sum()) for key in without) ** 0.5
     assert max(found["clipped_mean"], found["median"]) < 0.7 * found["mean"]
