@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plfl.deploy.coordinator import Coordinator, Terms
+from plfl.deploy.coordinator import Coordinator, Failure, Terms
 from plfl.deploy.messages import DONE, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
 from plfl.deploy.pace import LONGEST_REST, STALLED, can_close, closing_time, find_rests, pace_of, usual_pace
 from plfl.deploy.server import describe
@@ -228,6 +228,21 @@ def test_garbage_that_comes_at_once_neither_ends_a_round_nor_counts_for_its_quor
     assert [row["accepted"] for row in made.history] == [IDS[3:]] * 3
     assert all("shape" in rest.why for rest in made.rests.values())
     assert town.rounds_of("h0") == [1, 2]
+
+
+def test_an_answer_that_did_not_pass_the_front_is_not_asked_for_again_and_delays_nobody(tmp_path):
+    town = Town(
+        spoil=lambda client, said: Failure("too long", is_fault=True) if is_update_of_h2(client, said) else said
+    )
+    made = run(town, tmp_path, rounds=2)
+    assert [row["seconds"] for row in made.history] == pytest.approx([HONEST] * 2, rel=0.01)
+    assert made.history[0]["quarantined"] == [{"client": "h2", "reason": "too long"}]
+    assert made.rests["h2"].why == "quarantined: too long"
+    assert town.rounds_of("h2") == [1, 2]
+
+
+def is_update_of_h2(client, said):
+    return client == "h2" and said.kind == UPDATE
 
 
 def test_while_the_quorum_needs_everybody_nobody_rests_and_nothing_is_closed_early(tmp_path):

@@ -41,6 +41,8 @@ class Failure:
     """What came instead of an answer."""
 
     reason: str
+    is_fault: bool = False
+    """Whether it is the client's own doing: then it counts as quarantined, and is not asked again in the round."""
 
 
 class Wire(Protocol):
@@ -430,6 +432,10 @@ class Coordinator:
             asking.waiting.discard(client)
             asking.failed.pop(client, None)
             return _as_reply(client, said)
+        elif client in asking.waiting and isinstance(said, Failure) and said.is_fault:
+            asking.waiting.discard(client)
+            asking.failed.pop(client, None)
+            asking.bad.append({"client": client, "reason": said.reason})
         elif client in asking.waiting:
             asking.failed[client] = said.reason if isinstance(said, Failure) else str(said.facts.get("reason"))
             self._retry(asking, client, said, left)

@@ -113,6 +113,8 @@ class Front:
     """Bytes that the body of an answer has at most; while it is None, clients are told to try again."""
     traffic: dict[str, Traffic] = field(default_factory=dict)
     """By path."""
+    cut: dict[bytes, tuple[int, str]] = field(default_factory=dict)
+    """By key, how often an answer was refused for its length, and why the last time."""
 
     def start(self) -> None:
         """Listen; from a thread of its own until `stop`."""
@@ -201,8 +203,9 @@ class Front:
                         self._lines.warn("no connection can be accepted now: %s", error.strerror)
                         await asyncio.sleep(_PAUSE)
                     continue
-                guest = self._guests.enter(str(address[0]), lambda: None)
-                guest.close = self._keep(self._receive(link, guest)).cancel
+                guest = self._guests.enter(str(address[0]))
+                task = self._keep(self._receive(link, guest))
+                guest.close = lambda task=task: task.cancel() and None
 
     async def _receive(self, link: socket.socket, guest: Guest) -> None:
         """One connection from its handshake to its end."""
@@ -310,14 +313,22 @@ class Front:
             raise _Refused(412 if call.path == _ACTIVATE else 401, fault, call.path, is_identity=True)
         assert call.key is not None
         if not self._guests.know(guest, call.key):
-            raise _Refused(429, "this client has too many connections", call.path)
+            raise _Refused(429, "it has too many connections", call.path)
+        try:
+            self._check_length(call, call.key, call.length, largest)
+        except _Refused as refused:
+            if call.path in (_PUSH, _PUSH_OBJECT):
+                self.cut[call.key] = self.cut.get(call.key, (0, ""))[0] + 1, refused.why
+            raise
+
+    def _check_length(self, call: "_Call", key: bytes, length: int, largest: int) -> None:
         limit = largest if call.path == _PUSH_OBJECT else _LARGEST_CALL
-        if call.length > limit:
-            raise _Refused(413, f"such a body has at most {limit} bytes here, not {call.length}", call.path)
+        if length > limit:
+            raise _Refused(413, f"such a body has at most {limit:,} bytes here, not {length:,}", call.path)
         if call.path in (_PUSH, _PUSH_OBJECT):
-            self._sent[call.key] += call.length
-            if self._sent[call.key] > _MOST_ANSWERS * largest:
-                raise _Refused(429, "this client has sent more than it was asked for", call.path)
+            self._sent[key] += length
+            if self._sent[key] > _MOST_ANSWERS * largest:
+                raise _Refused(429, "it has sent more than it was asked for", call.path)
 
     async def _pass(self, call: "_Call", outside: "_Side", inside: "_Side") -> bool:
         """One call and its answer; whether the connection can be used again."""

@@ -23,9 +23,10 @@ class Guest:
     """One connection."""
 
     address: str
-    close: Callable[[], None]
     since: float
     """When it came, or when its last call ended."""
+    close: Callable[[], None] = lambda: None
+    """Ends it."""
     key: bytes | None = None
     """Whose it is; None is a stranger's."""
     is_busy: bool = False
@@ -54,9 +55,9 @@ class Guests:
             return max(0.0, left)
         return 0.0 if self._dismiss_idle(self.all) else _FULL_WAIT
 
-    def enter(self, address: str, close: Callable[[], None]) -> Guest:
+    def enter(self, address: str, close: Callable[[], None] = lambda: None) -> Guest:
         """One more connection."""
-        guest = Guest(address, close, self.clock())
+        guest = Guest(address, self.clock(), close)
         self.all.add(guest)
         return guest
 

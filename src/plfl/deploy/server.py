@@ -39,9 +39,9 @@ from plfl.storage import safe_name, write_json
 if TYPE_CHECKING:
     from plfl.deploy.coordinator import Coordinator
 
-RUN, ENROLLED = "run.json", "enrolled"
+RUN, ENROLLED, CUT = "run.json", "enrolled", "cut.json"
 """Files in the server's folder: what the run is called, and how long an answer of its model can be, which is there as
-soon as the SuperLink knows the roster's keys."""
+soon as the SuperLink knows the roster's keys; and whose answers the front has refused for their length."""
 _GATHERING, _PARTING = 60.0, 60.0
 """Seconds that clients have to be there for the first round, and to fetch the last model."""
 _START = 120.0
@@ -67,7 +67,8 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
             fault_of_key=lambda key: fault_of_key(members.read(), key),
             largest=lambda: _read_largest(settings.folder / ENROLLED),
         )
-        (settings.folder / ENROLLED).unlink(missing_ok=True)
+        for name in (ENROLLED, CUT):
+            (settings.folder / name).unlink(missing_ok=True)
         env = environment(settings.folder)
         rounds = [sys.executable, "-m", "plfl.deploy.child", "rounds", str(path.absolute()), str(port), str(secret)]
         children = [
@@ -78,26 +79,31 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
         log.info("federation %s: listening on %s", settings.name, settings.listen or settings.address)
         try:
             with page.served(settings, path):
-                Supervisor(children).run(stop.is_set, _Counting(front, settings.folder / TRAFFIC).write)
+                Supervisor(children).run(stop.is_set, _Counting(front, settings.folder).write)
         finally:
             front.stop()
-            _Counting(front, settings.folder / TRAFFIC).write()
+            _Counting(front, settings.folder).write()
         if stop.is_set():
             raise stop.error("the server was stopped; every round that was closed is saved. Start it again to go on")
 
 
 class _Counting:
-    """Writes down what went through the front, now and then."""
+    """Writes down what went through the front, now and then, and at once whose answers did not."""
 
-    def __init__(self, front: Front, path: Path) -> None:
-        self.front, self.path, self.last = front, path, 0.0
+    def __init__(self, front: Front, folder: Path) -> None:
+        self.front, self.folder, self.last = front, folder, 0.0
+        self.cut: dict[bytes, tuple[int, str]] = {}
 
     def write(self) -> bool:
-        if time.monotonic() - self.last > 5:
-            self.last = time.monotonic()
-            counts = {name: vars(count) for name, count in self.front.traffic.items()}
-            with suppress(OSError):
-                write_json(self.path, counts)
+        from plfl.deploy import certificates
+
+        with suppress(OSError):
+            if time.monotonic() - self.last > 5:
+                self.last = time.monotonic()
+                write_json(self.folder / TRAFFIC, {name: vars(count) for name, count in self.front.traffic.items()})
+            if (cut := dict(self.front.cut)) != self.cut:
+                self.cut = cut
+                write_json(self.folder / CUT, {certificates.fingerprint_of_pem(key): why for key, why in cut.items()})
         return False
 
 
@@ -167,7 +173,7 @@ def serve(path: Path, port: int, secret: Path) -> None:
     )
     members = _Members(settings)
     link = Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes())
-    wire = FlowerWire(link, members.keys)
+    wire = FlowerWire(link, members.keys, lambda: members.cut(settings.folder / CUT))
     with hold(settings.folder, ".rounds.lock", _LEAVING), signals_noted() as stop:
         coordinator = Coordinator(
             agreement,
@@ -239,6 +245,15 @@ class _Members:
 
     def ids(self) -> list[str]:
         return [member.id for member in self.read().active]
+
+    def cut(self, path: Path) -> dict[str, tuple[int, str]]:
+        """By client, how often the front has refused an answer for its length, and why."""
+        owners = {member.key: member.id for member in self.read().active}
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return {owners[key]: (int(num), str(why)) for key, (num, why) in found.items() if key in owners}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
 
     def keys(self) -> dict[str, bytes]:
         """The public key of every client that may take part."""
