@@ -201,11 +201,11 @@ class Front:
                 except OSError as error:
                     if error.errno in _NO_DESCRIPTORS:
                         self._lines.warn("no connection can be accepted now: %s", error.strerror)
+                        self._guests.shed()
                         await asyncio.sleep(_PAUSE)
                     continue
                 guest = self._guests.enter(str(address[0]))
-                task = self._keep(self._receive(link, guest))
-                guest.close = lambda task=task: task.cancel() and None
+                guest.close = self._keep(self._receive(link, guest)).cancel
 
     async def _receive(self, link: socket.socket, guest: Guest) -> None:
         """One connection from its handshake to its end."""

@@ -25,7 +25,7 @@ class Guest:
     address: str
     since: float
     """When it came, or when its last call ended."""
-    close: Callable[[], None] = lambda: None
+    close: Callable[[], object] = lambda: None
     """Ends it."""
     key: bytes | None = None
     """Whose it is; None is a stranger's."""
@@ -55,7 +55,11 @@ class Guests:
             return max(0.0, left)
         return 0.0 if self._dismiss_idle(self.all) else _FULL_WAIT
 
-    def enter(self, address: str, close: Callable[[], None] = lambda: None) -> Guest:
+    def shed(self) -> None:
+        """Close the oldest stranger's connection, as descriptors run out."""
+        self._dismiss_idle({guest for guest in self.all if guest.key is None})
+
+    def enter(self, address: str, close: Callable[[], object] = lambda: None) -> Guest:
         """One more connection."""
         guest = Guest(address, self.clock(), close)
         self.all.add(guest)
