@@ -24,6 +24,7 @@ import socket
 import ssl
 import threading
 import time
+from asyncio import sslproto
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -158,6 +159,7 @@ class Front:
     async def _serve(self, started: list[BaseException | None], ready: threading.Event) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(lambda loop, context: log.debug("the front: %s", context.get("message")))
+        sslproto.SSLProtocol.max_size = _PIECE  # each connection holds a buffer of that size; asyncio's is 256 kB
         self._outside = self._make_context()
         self._inside = ssl.create_default_context(cafile=str(self.upstream_ca))
         self._guests, self._lines = Guests(_count_connections()), _Lines()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MOST_STRANGERS, MOST_PER_KEY = 48, 12
-"""Connections. A stranger's costs half a megabyte of TLS; Flower's client uses up to four."""
+"""Connections. A stranger's costs some 100 kB of TLS; Flower's client uses up to four."""
 GRACE = 2.0
 """Seconds that a stranger has to say who it is, however many wait."""
 _FULL_WAIT = 1.0
