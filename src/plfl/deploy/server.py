@@ -293,6 +293,8 @@ def describe(coordinator: "Coordinator") -> dict[str, Any]:
             for client in ids
         ],
         "bytes_each_way": coordinator.plan.bytes_each_way,
-        "history": [{key: value for key, value in row.items() if key != "roster"} for row in coordinator.history],
+        "history": [
+            {key: value for key, value in row.items() if key not in ("roster", "times")} for row in coordinator.history
+        ],
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
     }
