@@ -12,7 +12,7 @@ For each: how long rounds lasted, beside those with nobody hostile; by how much 
 much it logged; who counted. The attacks take processor time of the same machine. The last line is JSON; the exit status
 is 1 where a bound is not kept.
 
-    python benchmarks/attacks/outsider.py [--rounds 6] [--only bodies,idle,large,stall] [--megabytes 200] [--keep DIR]
+    python benchmarks/attacks/outsider.py [--rounds 10] [--only bodies,idle,large,stall] [--megabytes 200] [--keep DIR]
 """
 
 import argparse
@@ -297,7 +297,7 @@ def judge(found: list[dict[str, Any]]) -> list[str]:
 def main() -> None:
     """Run the attacks and print their figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=6, help="of each attack")
+    parser.add_argument("--rounds", type=int, default=10, help="of each attack")
     parser.add_argument("--only", default="bodies,idle,large,stall")
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--keep", type=Path, help="keep everything in this new folder")

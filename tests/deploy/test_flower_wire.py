@@ -104,8 +104,22 @@ def test_an_answer_of_many_parts_is_not_fetched(wire, link):
     wire.send({"a": Message("train", {})}, 60)
     link.parts = link.put("request-0", to_record(UPDATED), num_parts=17)
     link.PullObject = lambda request: pytest.fail("it was fetched")
-    assert look(wire) == [("a", Failure("its answer has more than 16 parts"))]
+    assert look(wire) == [("a", Failure("its answer has more than 16 parts", is_fault=True))]
     assert len(link.forgotten) == 1
+
+
+def test_an_answer_that_did_not_pass_the_front_is_given_up_once(wire, link):
+    wire._cut = wire.cut()
+    wire.cut = lambda: {"a": (1, "too long"), "stranger": (3, "too long")}
+    wire.send({"a": Message("train", {})}, 60)
+    wire._note_cut()
+    assert look(wire) == [("a", Failure("too long", is_fault=True))]
+    wire.send({"a": Message("train", {})}, 60)
+    wire._note_cut()
+    assert look(wire) == []
+    wire.cut = lambda: {"a": (2, "too long")}
+    wire._note_cut()
+    assert look(wire) == [("a", Failure("too long", is_fault=True))]
 
 
 @pytest.mark.parametrize("what", ["no message", "no record", "cut", "lost", "nonsense"])

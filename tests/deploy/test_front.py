@@ -303,7 +303,8 @@ def test_a_body_that_no_answer_can_have_is_refused_before_it_is_read(pilot, link
     finally:
         front.stop()
     assert [len(body) for _, body in link.seen] == [20_000]
-    assert "such a body has at most 20000 bytes here, not 20001" in caplog.text
+    assert list(front.cut.values()) == [(1, "such a body has at most 20,000 bytes here, not 20,001")]  # the answer's
+    assert "such a body has at most 20,000 bytes here, not 20,001" in caplog.text
 
 
 def test_a_client_sends_no_more_than_it_was_asked_for(pilot, link):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plfl.deploy.coordinator import Coordinator, Terms
+from plfl.deploy.coordinator import Coordinator, Failure, Terms
 from plfl.deploy.messages import DONE, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
-from plfl.deploy.pace import LONGEST_REST, STALLED, can_close, closing_time, find_rests, pace_of, usual_pace
+from plfl.deploy.pace import LONGEST_REST, STALLED, Past, can_close, closing_time, find_rests, look_back, pace_of
 from plfl.deploy.server import describe
 from plfl.errors import Interrupted
 from small import agree_on, tiny_config, uneven_panel
@@ -82,11 +82,28 @@ def run(town, folder, rounds=12, terms=None, **more):
 
 
 @law
-@given(st.lists(st.floats(0.01, 500), min_size=1), st.floats(0, 500), st.floats(1, 9))
-def test_a_round_closes_after_all_that_came_and_within_the_slack_of_the_slowest_or_the_usual(times, usual, slack):
-    closes = closing_time(times, usual, slack)
-    assert closes >= max(times)
-    assert closes <= slack * max(*times, usual, 1.6)
+@given(
+    st.dictionaries(st.sampled_from(IDS[:3]), st.floats(0.01, 500), min_size=1),
+    st.floats(0, 500),
+    st.dictionaries(st.sampled_from(IDS[3:]), st.floats(0.01, 500)),
+    st.frozensets(st.sampled_from(IDS[3:])),
+    st.floats(1, 9),
+)
+def test_a_round_closes_after_all_that_came_and_within_the_slack_of_the_slowest_or_the_usual(
+    times, pace, own, faulty, slack
+):
+    closes = closing_time(times, IDS[3:], Past(pace, own, faulty), slack)
+    assert closes >= max(times.values())
+    assert closes <= slack * max(*times.values(), pace, 1.6)
+    if faulty < set(IDS[3:]):
+        assert closes == slack * max(*times.values(), pace, 1.6)  # somebody without a fault has all of it
+
+
+def test_for_who_has_a_fault_a_round_waits_a_little_longer_than_it_usually_took():
+    past = Past(4.0, {"h4": 6.0}, frozenset({"h3", "h4"}))
+    assert closing_time({"h0": 4.0}, ["h3"], past, 2.5) == pytest.approx(4.8)
+    assert closing_time({"h0": 4.0}, ["h3", "h4"], past, 2.5) == pytest.approx(7.2)
+    assert closing_time({"h0": 4.0}, ["h5", "h4"], past, 2.5) == pytest.approx(10.0)
 
 
 @law
@@ -111,24 +128,24 @@ def test_an_honest_cohort_is_never_cut_nor_rested_whoever_stalls_beside_it(paces
     honest = {f"h{k}": least + min(pace - least, least) for k, pace in enumerate(paces)}
     history = []
     for stalls in is_stalling:
-        resting, usual = find_rests(history), usual_pace(history)
+        resting, past = find_rests(history), look_back(history)
         assert not set(resting) & set(honest)
         asked = [*honest, *({"x"} - set(resting))]
         times = {c: honest[c] if c in honest else math.inf if stalls else 1.5 * max(honest.values()) for c in asked}
-        history.append(close(len(history) + 1, times, usual))
+        history.append(close(len(history) + 1, times, past))
         assert set(honest) <= set(history[-1]["accepted"])
 
 
-def close(number, times, usual, slack=2.5):
+def close(number, times, past, slack=2.5):
     """A round in which each answers after its time."""
     came, closes = {}, math.inf
     for client in sorted(times, key=times.get):
         if times[client] <= closes and times[client] < math.inf:
             came[client] = times[client]
             if can_close(len(came), len(times), 1):
-                closes = closing_time(list(came.values()), usual, slack)
+                closes = closing_time(came, set(times) - set(came), past, slack)
     row = {"round": number, "accepted": sorted(came), "stalled": sorted(set(times) - set(came)), "quarantined": []}
-    return {**row, "pace": pace_of(list(came.values()))}
+    return {**row, "times": came}
 
 
 OUTCOMES = st.lists(st.sampled_from(["counted", "stalled", "quarantined"]), max_size=20)
@@ -149,7 +166,7 @@ def test_a_client_that_rests_is_asked_again_and_never_rests_longer_than_the_long
 def make_row(number, outcome):
     bad = [{"client": "x", "reason": "its update is not finite"}] if outcome == "quarantined" else []
     counted, stalled = ["x"] * (outcome == "counted"), ["x"] * (outcome == "stalled")
-    return {"round": number, "accepted": counted, "stalled": stalled, "quarantined": bad, "pace": 1.0}
+    return {"round": number, "accepted": counted, "stalled": stalled, "quarantined": bad, "times": {}}
 
 
 def test_rests_double_from_the_second_fault_on_and_answers_that_count_make_them_shorter():
@@ -192,6 +209,7 @@ def test_one_client_that_stalls_makes_no_round_last_three_times_as_long_and_is_a
     assert max(row["seconds"] for row in made.history) <= 3 * HONEST
     assert all(row["accepted"] == [client for client in IDS if client != "h2"] for row in made.history)
     assert town.rounds_of("h2") == [1, 2, 4, 7, 12]
+    assert made.history[1]["seconds"] <= 1.2 * (HONEST + 0.5) + 0.1  # it has a fault
     assert made.history[4]["seconds"] == pytest.approx(HONEST + 0.5)  # it rests: no wait at all
     assert describe(made)["clients"][2]["rest"] == {"until": 21, "why": STALLED}
     again = run(town, tmp_path, rounds=0)  # a server that was started again
@@ -228,6 +246,21 @@ def test_garbage_that_comes_at_once_neither_ends_a_round_nor_counts_for_its_quor
     assert [row["accepted"] for row in made.history] == [IDS[3:]] * 3
     assert all("shape" in rest.why for rest in made.rests.values())
     assert town.rounds_of("h0") == [1, 2]
+
+
+def test_an_answer_that_did_not_pass_the_front_is_not_asked_for_again_and_delays_nobody(tmp_path):
+    town = Town(
+        spoil=lambda client, said: Failure("too long", is_fault=True) if is_update_of_h2(client, said) else said
+    )
+    made = run(town, tmp_path, rounds=2)
+    assert [row["seconds"] for row in made.history] == pytest.approx([HONEST] * 2, rel=0.01)
+    assert made.history[0]["quarantined"] == [{"client": "h2", "reason": "too long"}]
+    assert made.rests["h2"].why == "quarantined: too long"
+    assert town.rounds_of("h2") == [1, 2]
+
+
+def is_update_of_h2(client, said):
+    return client == "h2" and said.kind == UPDATE
 
 
 def test_while_the_quorum_needs_everybody_nobody_rests_and_nothing_is_closed_early(tmp_path):

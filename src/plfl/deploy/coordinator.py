@@ -21,7 +21,7 @@ import numpy as np
 from plfl._version import __version__
 from plfl.deploy.agreement import Agreement, blank_plan, shared_shapes
 from plfl.deploy.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
-from plfl.deploy.pace import STALLED, can_close, closing_time, find_rests, pace_of, usual_pace
+from plfl.deploy.pace import STALLED, can_close, closing_time, find_rests, look_back
 from plfl.errors import BadInput, Interrupted, RunFailed, Transient
 from plfl.federate import checkpoint
 from plfl.federate.checkpoint import Snapshot, Stamp
@@ -41,6 +41,8 @@ class Failure:
     """What came instead of an answer."""
 
     reason: str
+    is_fault: bool = False
+    """Whether it is the client's own doing: then it counts as quarantined, and is not asked again in the round."""
 
 
 class Wire(Protocol):
@@ -391,7 +393,7 @@ class Coordinator:
         facts = {"agreement": self.agreement.digest, "round": round_index, "local_steps": local_steps, "batch": batch}
         requests = {c: Message(TRAIN, {**facts, "base": bases[c]}, params) for c, params in sent.items()}
         asking = _Asking(requests, set(asked), dict.fromkeys(asked, 0))
-        begun, usual, closes = self.clock(), usual_pace(self.history), self.terms.deadline
+        begun, past, closes = self.clock(), look_back(self.history), self.terms.deadline
         self.wire.send(requests, self.terms.deadline)
         left = closes
         while asking.waiting and left > 0 and not self.is_stopped():
@@ -402,9 +404,10 @@ class Coordinator:
                     good, bad = self.door.admit([reply], asked, bases, round_index)
                     asking.good |= good
                     asking.bad += [{"client": client, "reason": each.reason} for each in bad]
-                    asking.times += [self.clock() - begun] * len(good)
+                    asking.times |= dict.fromkeys(good, round(self.clock() - begun, 3))
             if can_close(len(asking.good), len(asked), needed):
-                closes = min(self.terms.deadline, closing_time(asking.times, usual, self.terms.slack))
+                closing = closing_time(asking.times, asking.waiting, past, self.terms.slack)
+                closes = min(self.terms.deadline, closing)
         failed = dict.fromkeys(sorted(asking.waiting), STALLED) | asking.failed
         for client in set(asked) - set(failed):
             self.problems.pop(client, None)
@@ -417,7 +420,7 @@ class Coordinator:
             "stalled": sorted(asking.waiting),
             "quarantined": asking.bad,
             "late": sorted(asking.late),
-            "pace": pace_of(asking.times),
+            "times": asking.times,
             "local_steps": local_steps,
             "batch": batch,
         }
@@ -439,6 +442,10 @@ class Coordinator:
             asking.waiting.discard(client)
             asking.failed.pop(client, None)
             return _as_reply(client, said)
+        elif client in asking.waiting and isinstance(said, Failure) and said.is_fault:
+            asking.waiting.discard(client)
+            asking.failed.pop(client, None)
+            asking.bad.append({"client": client, "reason": said.reason})
         elif client in asking.waiting:
             asking.failed[client] = said.reason if isinstance(said, Failure) else str(said.facts.get("reason"))
             self._retry(asking, client, said, left)
@@ -528,7 +535,7 @@ class _Asking:
     waiting: set[str]
     tries: dict[str, int]
     good: dict[str, Reply] = field(default_factory=dict)
-    times: list[float] = field(default_factory=list)
+    times: dict[str, float] = field(default_factory=dict)
     """Seconds that each good reply took."""
     bad: list[dict[str, str]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)

@@ -47,7 +47,7 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from plfl.deploy.codec import Malformed
 from plfl.deploy.coordinator import Failure
@@ -227,8 +227,16 @@ class _Arriving:
 class FlowerWire:
     """Carries a coordinator's messages over a SuperLink; answers are fetched by a thread of its own."""
 
-    def __init__(self, link: Link, keys: Callable[[], Mapping[str, bytes]]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        keys: Callable[[], Mapping[str, bytes]],
+        cut: Callable[[], Mapping[str, tuple[int, str]]] = dict,
+    ) -> None:
         self.link, self.keys = link, keys
+        self.cut = cut
+        """By client, how often its answer did not pass the front, and why."""
+        self._cut: Mapping[str, tuple[int, str]] = {}
         self._session: Session | None = None
         self._lock, self._stop = threading.RLock(), threading.Event()
         self._came: queue.Queue[tuple[str, Message | Failure]] = queue.Queue()
@@ -247,6 +255,7 @@ class FlowerWire:
         self.link.wait(seconds)
         self._enrol()
         self._session = self.link.begin()
+        self._cut = self.cut()
         self._worker.start()
         return self
 
@@ -360,6 +369,7 @@ class FlowerWire:
             while not self._stop.wait(max(_POLL, _POLL_EACH * len(self._waiting))):
                 if self._is_broken:
                     self._mend(ConnectionError(), self._session)
+                self._note_cut()
                 with self._lock:
                     now = time.monotonic()
                     self._waiting = {each: held for each, held in self._waiting.items() if held.until > now}
@@ -368,6 +378,13 @@ class FlowerWire:
                     self._in_flight.update(wanted)
                 for each in wanted:
                     pool.submit(self._fetch_one, each)
+
+    def _note_cut(self) -> None:
+        """Give up answers that the front has not let pass."""
+        before, self._cut = self._cut, self.cut()
+        for client, (num, why) in self._cut.items():
+            if num > before.get(client, (0, ""))[0] and client in self._newest:
+                self._finish(self._newest[client], Failure(why, is_fault=True))
 
     def _fetch_one(self, request: str) -> None:
         """Look for one answer, or for the rest of it."""
@@ -381,7 +398,7 @@ class FlowerWire:
             is_too_much = len(arriving.missing) + len(arriving.parts) > _MOST_PARTS
             if is_too_much or session.fetch(arriving):
                 session.confirm(arriving)
-                failure = Failure(f"its answer has more than {_MOST_PARTS} parts")
+                failure = Failure(f"its answer has more than {_MOST_PARTS} parts", is_fault=True)
                 self._finish(request, failure if is_too_much else session.read(arriving))
             elif time.monotonic() > arriving.until:
                 session.confirm(arriving)
@@ -429,4 +446,4 @@ def _read(answer: Any) -> Message | Failure:
     try:
         return from_record(answer.content)
     except Malformed as error:
-        return Failure(f"its answer is malformed: {error}")
+        return Failure(f"its answer is malformed: {error}", is_fault=True)

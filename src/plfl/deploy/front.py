@@ -24,6 +24,7 @@ import socket
 import ssl
 import threading
 import time
+from asyncio import sslproto
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -113,6 +114,8 @@ class Front:
     """Bytes that the body of an answer has at most; while it is None, clients are told to try again."""
     traffic: dict[str, Traffic] = field(default_factory=dict)
     """By path."""
+    cut: dict[bytes, tuple[int, str]] = field(default_factory=dict)
+    """By key, how often an answer was refused for its length, and why the last time."""
 
     def start(self) -> None:
         """Listen; from a thread of its own until `stop`."""
@@ -162,6 +165,7 @@ class Front:
     async def _serve(self, started: list[BaseException | None], ready: threading.Event) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(lambda loop, context: log.debug("the front: %s", context.get("message")))
+        sslproto.SSLProtocol.max_size = _PIECE  # each connection holds a buffer of that size; asyncio's is 256 kB
         self._outside = self._make_context()
         self._inside = ssl.create_default_context(cafile=str(self.upstream_ca))
         self._guests, self._lines = Guests(_count_connections()), _Lines()
@@ -205,9 +209,10 @@ class Front:
                 except OSError as error:
                     if error.errno in _NO_DESCRIPTORS:
                         self._lines.warn("no connection can be accepted now: %s", error.strerror)
+                        self._guests.shed()
                         await asyncio.sleep(_PAUSE)
                     continue
-                guest = self._guests.enter(str(address[0]), lambda: None)
+                guest = self._guests.enter(str(address[0]))
                 guest.close = self._keep(self._receive(link, guest)).cancel
 
     async def _receive(self, link: socket.socket, guest: Guest) -> None:
@@ -320,14 +325,22 @@ class Front:
             raise _Refused(412 if call.path == _ACTIVATE else 401, fault, call.path, is_identity=True)
         assert call.key is not None
         if not self._guests.know(guest, call.key):
-            raise _Refused(429, "this client has too many connections", call.path)
+            raise _Refused(429, "it has too many connections", call.path)
+        try:
+            self._check_length(call, call.key, call.length, largest)
+        except _Refused as refused:
+            if call.path in (_PUSH, _PUSH_OBJECT):
+                self.cut[call.key] = self.cut.get(call.key, (0, ""))[0] + 1, refused.why
+            raise
+
+    def _check_length(self, call: "_Call", key: bytes, length: int, largest: int) -> None:
         limit = largest if call.path == _PUSH_OBJECT else _LARGEST_CALL
-        if call.length > limit:
-            raise _Refused(413, f"such a body has at most {limit} bytes here, not {call.length}", call.path)
+        if length > limit:
+            raise _Refused(413, f"such a body has at most {limit:,} bytes here, not {length:,}", call.path)
         if call.path in (_PUSH, _PUSH_OBJECT):
-            self._sent[call.key] += call.length
-            if self._sent[call.key] > _MOST_ANSWERS * largest:
-                raise _Refused(429, "this client has sent more than it was asked for", call.path)
+            self._sent[key] += length
+            if self._sent[key] > _MOST_ANSWERS * largest:
+                raise _Refused(429, "it has sent more than it was asked for", call.path)
 
     async def _pass(self, call: "_Call", outside: "_Side", inside: "_Side") -> bool:
         """One call and its answer; whether the connection can be used again."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MOST_STRANGERS, MOST_PER_KEY = 48, 12
-"""Connections. A stranger's costs half a megabyte of TLS; Flower's client uses up to four."""
+"""Connections. A stranger's costs some 100 kB of TLS; Flower's client uses up to four."""
 GRACE = 2.0
 """Seconds that a stranger has to say who it is, however many wait."""
 _FULL_WAIT = 1.0
@@ -23,9 +23,10 @@ class Guest:
     """One connection."""
 
     address: str
-    close: Callable[[], None]
     since: float
     """When it came, or when its last call ended."""
+    close: Callable[[], object] = lambda: None
+    """Ends it."""
     key: bytes | None = None
     """Whose it is; None is a stranger's."""
     is_busy: bool = False
@@ -54,9 +55,13 @@ class Guests:
             return max(0.0, left)
         return 0.0 if self._dismiss_idle(self.all) else _FULL_WAIT
 
-    def enter(self, address: str, close: Callable[[], None]) -> Guest:
+    def shed(self) -> None:
+        """Close the oldest stranger's connection, as descriptors run out."""
+        self._dismiss_idle({guest for guest in self.all if guest.key is None})
+
+    def enter(self, address: str, close: Callable[[], object] = lambda: None) -> Guest:
         """One more connection."""
-        guest = Guest(address, close, self.clock())
+        guest = Guest(address, self.clock(), close)
         self.all.add(guest)
         return guest
 

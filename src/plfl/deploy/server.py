@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from plfl.deploy.coordinator import Coordinator
     from plfl.forecast.models import Params
 
-ENROLLED, LINK = "enrolled", "link.db"
+ENROLLED, CUT, LINK = "enrolled", "cut.json", "link.db"
 """Files in the server's folder: how long an answer of its model can be, which is there as soon as the SuperLink knows
-the roster's keys, and what the SuperLink keeps."""
+the roster's keys; whose answers the front has refused for their length; and what the SuperLink keeps."""
 _GATHERING, _PARTING = 60.0, 60.0
 """Seconds that clients have to be there for the first round, and to fetch the last model."""
 _START, _LOOK, _DAY = 120.0, 2.0, 86_400.0
@@ -72,7 +72,8 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
             fault_of_key=lambda key: fault_of_key(members.read(), key),
             largest=lambda: _read_largest(settings.folder / ENROLLED),
         )
-        (settings.folder / ENROLLED).unlink(missing_ok=True)
+        for name in (ENROLLED, CUT):
+            (settings.folder / name).unlink(missing_ok=True)
         env = environment(settings.folder)
         rounds = [sys.executable, "-m", "plfl.deploy.child", "rounds", str(path.absolute()), str(port), str(secret)]
         mending = LinkMending(settings.folder)
@@ -85,28 +86,33 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
         log.info("federation %s: listening on %s", settings.name, settings.listen or settings.address)
         try:
             with page.served(settings, path):
-                counting, renewal = _Counting(front, settings.folder / TRAFFIC), _Renewal(path, settings, front)
+                counting, renewal = _Counting(front, settings.folder), _Renewal(path, settings, front)
                 renewal.on_renewed = lambda: mending.start_anew(link)  # it uses the same one on loopback
                 Supervisor(children).run(stop.is_set, lambda: counting.write() or renewal.look())
         finally:
             front.stop()
-            _Counting(front, settings.folder / TRAFFIC).write()
+            _Counting(front, settings.folder).write()
         if stop.is_set():
             raise stop.error("the server was stopped; every round that was closed is saved. Start it again to go on")
 
 
 class _Counting:
-    """Writes down what went through the front, now and then."""
+    """Writes down what went through the front, now and then, and at once whose answers did not."""
 
-    def __init__(self, front: Front, path: Path) -> None:
-        self.front, self.path, self.last = front, path, 0.0
+    def __init__(self, front: Front, folder: Path) -> None:
+        self.front, self.folder, self.last = front, folder, 0.0
+        self.cut: dict[bytes, tuple[int, str]] = {}
 
     def write(self) -> bool:
-        if time.monotonic() - self.last > 5:
-            self.last = time.monotonic()
-            counts = {name: vars(count) for name, count in self.front.traffic.items()}
-            with suppress(OSError):
-                write_json(self.path, counts)
+        from plfl.deploy import certificates
+
+        with suppress(OSError):
+            if time.monotonic() - self.last > 5:
+                self.last = time.monotonic()
+                write_json(self.folder / TRAFFIC, {name: vars(count) for name, count in self.front.traffic.items()})
+            if (cut := dict(self.front.cut)) != self.cut:
+                self.cut = cut
+                write_json(self.folder / CUT, {certificates.fingerprint_of_pem(key): why for key, why in cut.items()})
         return False
 
 
@@ -266,7 +272,7 @@ def serve(path: Path, port: int, secret: Path) -> None:
     )
     members = _Members(settings)
     link = Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes())
-    wire = FlowerWire(link, members.keys)
+    wire = FlowerWire(link, members.keys, lambda: members.cut(settings.folder / CUT))
     with hold(settings.folder, ".rounds.lock", _LEAVING), signals_noted() as stop:
         coordinator = Coordinator(
             agreement,
@@ -357,6 +363,15 @@ class _Members:
     def ids(self) -> list[str]:
         return [member.id for member in self.read().active]
 
+    def cut(self, path: Path) -> dict[str, tuple[int, str]]:
+        """By client, how often the front has refused an answer for its length, and why."""
+        owners = {member.key: member.id for member in self.read().active}
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return {owners[key]: (int(num), str(why)) for key, (num, why) in found.items() if key in owners}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
+
     def keys(self) -> dict[str, bytes]:
         """The public key of every client that may take part."""
         from plfl.deploy import certificates
@@ -395,6 +410,8 @@ def describe(coordinator: "Coordinator") -> dict[str, Any]:
             for client in ids
         ],
         "bytes_each_way": coordinator.plan.bytes_each_way,
-        "history": [{key: value for key, value in row.items() if key != "roster"} for row in coordinator.history],
+        "history": [
+            {key: value for key, value in row.items() if key not in ("roster", "times")} for row in coordinator.history
+        ],
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
     }
