@@ -19,7 +19,7 @@ LAYERS = [
     {"data", "recipes"},
     {"forecast"},
     {"federate", "report", "runfolder", "doctor"},
-    {"results", "federation", "publishing"},
+    {"results", "federation", "publishing", "folds"},
     {"tuning"},
     {"comparisons", "adapting"},
     {"training"},

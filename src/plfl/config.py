@@ -214,7 +214,7 @@ class Config(BaseModel):
     fraction: Fraction = 1.0
     """Share of the clients that takes part in a round."""
     weights: Literal["equal", "windows"] = "equal"
-    """How updates are averaged: alike, or by the client's number of training windows."""
+    """How updates are averaged: alike, or by windows for training (at most the median client's, but for mean)."""
     aggregate: Literal["clipped_mean", "trimmed_mean", "median", "mean"] = "clipped_mean"
     """How updates become one: all but mean bound what a few hostile clients can do; mean is the paper's."""
     clip_passes: int | None = Field(None, ge=1, le=16)

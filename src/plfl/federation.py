@@ -83,11 +83,15 @@ class Plan:
 
     @property
     def bytes_per_client(self) -> int:
-        """What a client takes on a device that trains it: series, windows, states before and after, what is sent."""
+        """What a client takes on a device that trains it: series, windows, states before and after, what is sent.
+
+        Sorting takes five more copies of that.
+        """
         state = jax.eval_shape(self.training.init_client, jax.random.key(0))
         kept = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(state))
         series = int(np.prod(self.task.series.shape[1:])) + int(self.task.num_windows.max())
-        return 4 * (series + 2 * kept + 5 * self.num_shared_params)
+        copies = 10 if self.server.aggregate.trim else 5
+        return 4 * (series + 2 * kept + copies * self.num_shared_params)
 
     @property
     def is_weighted(self) -> bool:

@@ -17,6 +17,7 @@ from plfl.deploy.settings import read_server
 from plfl.errors import BadInput, Damaged
 
 SERVER_STATE = ("run.json", "state/manifest.json", "state/server.safetensors", "state.1/manifest.json")
+COUNTS = '{"plans": 1, "rounds": 3, "ends": 0, "seconds": 1.5, "day": "2026-01-01", "ended": ""}'
 CLIENT_STATE = ("plan.json", "trained.json", "draws.secret", "runs/pilot-1/client.safetensors", "models/a.safetensors")
 MADE_ANEW = ("log.txt", "log.txt.1", "link.db", "link.db-wal", "link.secret", "status.json", "traffic.json", "enrolled")
 MADE_ANEW += ("process.json", ".lock", ".rounds.lock", ".status.json.tmp", "flower/config.toml")
@@ -27,7 +28,7 @@ def fill(folder, names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(name.encode() * 50)
     (folder / "run.json").write_text('{"run": "pilot-1"}')
-    (folder / "trained.json").write_text('{"rounds": 3}')
+    (folder / "trained.json").write_text(COUNTS)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
@@ -19,10 +19,11 @@ from plfl._version import __version__
 from plfl.config import TABLE_FIELDS, Config
 from plfl.data.panel import Panel
 from plfl.errors import BadInput
+from plfl.federate.guard import Guard
 from plfl.federation import Plan, complete, make_plan
 from plfl.forecast.windows import Task, make_task
 
-_AT_HOME = {"data", "device", "chunk", "cores", "checkpoint_seconds", "deterministic", *TABLE_FIELDS}
+AT_HOME = {"data", "device", "chunk", "cores", "checkpoint_seconds", "deterministic", *TABLE_FIELDS}
 """Settings that are each machine's own business, such as how its table is read."""
 _LONGEST_NAME = 200
 _DAYS = 60
@@ -75,7 +76,7 @@ class Agreement:
 
     def settings(self, home: Config) -> Config:
         """The agreed config with what is this machine's own business."""
-        own = {name: getattr(home, name) for name in _AT_HOME}
+        own = {name: getattr(home, name) for name in AT_HOME}
         return complete(Config(**{**self.config, **own}))
 
 
@@ -104,7 +105,7 @@ def make_agreement(
     init: str = "",
 ) -> Agreement:
     """The agreement of a complete config."""
-    fixed = {name: value for name, value in complete(config).model_dump(mode="json").items() if name not in _AT_HOME}
+    fixed = {name: value for name, value in complete(config).model_dump(mode="json").items() if name not in AT_HOME}
     return Agreement(run, fixed, __version__, minutes, covariate_names, static_names, init)
 
 
@@ -143,10 +144,11 @@ def blank_plan(agreement: Agreement, num_clients: int) -> Plan:
     return make_plan(config, make_task(panel, config))
 
 
-def own_plan(config: Config, task: Task, local_steps: int, batch: int) -> Plan:
+def own_plan(config: Config, task: Task, local_steps: int, batch: int, guard: Guard | None = None) -> Plan:
     """A client's plan with the number of steps and windows that the server asks all clients for."""
     asked = config.model_copy(update={"local_steps": local_steps, "batch": batch, "max_passes": None})
-    return make_plan(asked, task)
+    plan = make_plan(asked, task)
+    return replace(plan, training=plan.training._replace(guard=guard))
 
 
 def shared_shapes(plan: Plan) -> dict[str, tuple[tuple[int, ...], Any]]:

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from plfl.deploy.roster import Member, Roster, read_file
 from plfl.deploy.runs import read_run
@@ -25,6 +25,7 @@ SOON = timedelta(days=30)
 """A certificate that ends before this is reported."""
 _NEW_AUTHORITY = "an authority is not renewed: make a new federation with plfl federation init, and hand its files out"
 PLAN_FILE, SECRET_FILE, COUNT_FILE = "plan.json", "draws.secret", "trained.json"
+_COUNTS = {"plans": int, "rounds": int, "ends": int, "seconds": float, "day": str, "ended": str}
 """What a client keeps of its own: the plan that it agreed to, the secret of its draws, how many rounds it trained."""
 T = TypeVar("T")
 
@@ -211,8 +212,8 @@ def _check_kept(found: list[Problem], folder: Path) -> None:
     if secret.is_file() and len(_text(secret)) < 64:
         message = f"{secret} is damaged; restore it from a backup, or remove it: the rounds to come draw other windows"
         found.append(Problem(True, message))
-    if count.is_file() and not _has_count(_text(count)):
-        message = f"{count} is damaged; restore it from a backup, or remove it: rounds are then counted from 0"
+    if count.is_file() and parse_counts(_text(count)) is None:
+        message = f"{count} is damaged; restore it from a backup, or remove it: all is then counted from 0"
         found.append(Problem(True, message))
 
 
@@ -223,11 +224,13 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _has_count(text: str) -> bool:
+def parse_counts(text: str) -> dict[str, Any] | None:
+    """What a client has answered so far, as its `COUNT_FILE` says; None if that cannot be read."""
     try:
-        return type(json.loads(text)["rounds"]) is int
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return False
+        found = json.loads(text)
+        return found if {name: type(value) for name, value in found.items()} == _COUNTS else None
+    except (ValueError, AttributeError, RecursionError):
+        return None
 
 
 def _check_certificate(

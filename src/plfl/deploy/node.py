@@ -4,16 +4,16 @@ Nothing in here knows which network carries the messages. A request passes the c
 used, and an answer passes the list of what may leave. The training is the simulation's own `client_update`.
 """
 
-import json
 import logging
-import operator
 import os
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,16 +24,18 @@ from plfl.data.rules import Finding
 from plfl.data.sources import Loaded
 from plfl.deploy import keepsake
 from plfl.deploy.agreement import Agreement, check_data, own_plan, shared_shapes
-from plfl.deploy.inspection import COUNT_FILE, PLAN_FILE, SECRET_FILE
+from plfl.deploy.inspection import COUNT_FILE, PLAN_FILE, SECRET_FILE, parse_counts
 from plfl.deploy.keepsake import Keepsake
 from plfl.deploy.messages import DONE, END, PLAN, READY, UPDATE, Message, leave, refusal
 from plfl.deploy.policy import (
+    fault_of_amount,
     fault_of_config,
-    fault_of_count,
+    fault_of_counts,
     fault_of_draws,
     fault_of_layers,
+    fault_of_params,
     fault_of_request,
-    fault_of_size,
+    guard_of,
 )
 from plfl.deploy.settings import Policy
 from plfl.errors import BadInput, RunFailed
@@ -108,10 +110,20 @@ class Node:
             raise _Refused(f"the server's settings are not valid here: {error}") from None
         if fault := fault_of_config(self.policy, config):
             raise _Refused(fault)
+        known = self._known_plan()
         self.__dict__.update(agreement=agreement, config=config)
-        plan = self.plan()
-        if fault := fault_of_layers(self.policy, plan.training.partition.shared) or fault_of_size(plan.num_params):
+        with ExitStack() as counted:
+            if known != agreement.digest:
+                counted.enter_context(self._counting("plans"))
+            shared = self.plan().training.partition.shared
+        if fault := fault_of_layers(self.policy, shared):
             raise _Refused(fault)
+
+    def _known_plan(self) -> str | None:
+        """Digest of the plan that was agreed to last, if there is one."""
+        with suppress(OSError, BadInput):
+            return Agreement.from_json((self.folder / PLAN_FILE).read_text(encoding="utf-8")).digest
+        return None
 
     def _forget(self) -> None:
         for name in ("agreement", "config", "task"):
@@ -165,12 +177,14 @@ class Node:
         """How this client trains, with the number of steps and windows that the server asks for."""
         numbers = (local_steps or self.config.local_steps, batch or self.config.batch)
         if numbers not in self._plans:
-            self._plans[numbers] = own_plan(self.config, self.task, *numbers)
+            self._plans[numbers] = own_plan(self.config, self.task, *numbers, guard_of(self.policy))
         return self._plans[numbers]
 
     def _train(self, request: Message) -> Message:
         facts = request.facts
         self._check_agreed(facts["agreement"])
+        if fault := fault_of_amount(self.config, facts):
+            raise _Refused(fault)
         if fault := fault_of_draws(facts["batch"], int(self.task.num_windows[0])):
             raise _Refused(fault)
         plan = self.plan(facts["local_steps"], facts["batch"])
@@ -179,9 +193,9 @@ class Node:
         asked = (self.agreement.run, facts["round"], facts["base"], facts["local_steps"], facts["batch"])
         if kept is None or not kept.answers(*asked):
             before = self._begin(plan, kept, facts["round"])
-            self._count()
-            kept = self._update(plan, before, sent, asked)
-            keepsake.keep(self.kept_folder, kept)
+            with self._counting("rounds"):
+                kept = self._update(plan, before, sent, asked)
+                keepsake.keep(self.kept_folder, kept)
         else:
             log.info("round %d was asked again: the same answer", facts["round"])
         return Message(
@@ -210,9 +224,9 @@ class Node:
             value = request.arrays[name]
             if value.shape != shape or value.dtype != dtype:
                 raise _Refused(f"parameter {name!r} came as {value.dtype} {value.shape}, not {dtype} {shape}")
-            if not np.isfinite(value).all():
-                raise _Refused(f"parameter {name!r} came with a value that is not finite")
         sent = {name: np.asarray(request.arrays[name]) for name in shapes}
+        if fault := fault_of_params(self.policy, sent):
+            raise _Refused(fault)
         if digest(sent) != request.facts["base"]:
             raise _Refused("the parameters that came are not those that the request names")
         return sent  # type: ignore[return-value]
@@ -273,17 +287,31 @@ class Node:
             )
         return kept.after
 
-    def _count(self) -> None:
-        """Write down that one more round is trained, before it is: also one that is cut off, or that nobody gets."""
-        path = self.folder / COUNT_FILE
-        try:
-            number = json.loads(path.read_text(encoding="utf-8"))["rounds"] if path.exists() else 0
-            number = operator.index(number)
-        except (ValueError, TypeError, KeyError):
-            raise RunFailed(f"{path} is damaged; restore it, or remove it: rounds are then counted from 0") from None
-        if fault := fault_of_count(self.policy, number):
+    @contextmanager
+    def _counting(self, name: str) -> Iterator[None]:
+        """Write down one more of its kind, before it is done: also one that is cut off, or that nobody gets."""
+        counts = self._counts()
+        counts[name] += 1
+        if fault := fault_of_counts(self.policy, counts):
             raise _Refused(fault)
-        write_json(path, {"rounds": number + 1})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / COUNT_FILE, counts)
+        begun = time.process_time()
+        try:
+            yield
+        finally:
+            counts["seconds"] += time.process_time() - begun
+            write_json(self.folder / COUNT_FILE, counts)
+
+    def _counts(self) -> dict[str, Any]:
+        """What was answered so far, how much work it was today, and which end was the last."""
+        path = self.folder / COUNT_FILE
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        if not path.exists():
+            return {"plans": 0, "rounds": 0, "ends": 0, "seconds": 0.0, "day": today, "ended": ""}
+        if (counts := parse_counts(path.read_text(encoding="utf-8", errors="replace"))) is None:
+            raise RunFailed(f"{path} is damaged; restore it, or remove it: all is then counted from 0")
+        return counts if counts["day"] == today else counts | {"seconds": 0.0, "day": today}
 
     def _update(self, plan: Plan, before: ClientState, sent: Params, asked: tuple[str, int, str, int, int]) -> Keepsake:
         run, round_index, base, local_steps, batch = asked
@@ -296,8 +324,11 @@ class Node:
         self._check_agreed(request.facts["agreement"])
         plan = self.plan()
         sent = self._sent_params(plan, request)
-        if self.finish is not None:
-            self.finish(self, sent)
+        ended = f"{request.facts['agreement']} {request.facts['base']}"
+        if self.finish is not None and self._counts()["ended"] != ended:
+            with self._counting("ends"):
+                self.finish(self, sent)
+            write_json(self.folder / COUNT_FILE, self._counts() | {"ended": ended})
         return Message(DONE, {"client": self.client, "run": self.agreement.run})
 
 

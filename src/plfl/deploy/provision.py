@@ -126,7 +126,6 @@ def init(
 
     ids = _check_clients(clients)
     sources = _check_data(data, ids)
-    policy = _make_policy(apps)
     folder = _resolve(folder)
     settings = ServerSettings(
         host=check_host(host),
@@ -136,6 +135,7 @@ def init(
         rounds=make_table(Rounds, rounds or {}, "[rounds] "),
         **({} if page is None else {"page": page}),
     )
+    policy = _make_policy(apps, settings.run)
     now = _now()
     authority = certificates.make_authority(settings.name, now)
     pair = certificates.issue(authority, [settings.host], now, valid_days)
@@ -206,9 +206,9 @@ def add_client(folder: str | Path, client: str, *, data: str | None = None, apps
 
     client = check_id(client)
     sources = _check_data(None if data is None else {client: data}, [client])
-    policy = _make_policy(apps)
     with _changing(folder) as place:
         settings = read_server(place / "server" / "server.toml")
+        policy = _make_policy(apps, settings.run)
         roster = read_file(settings.roster)
         member = roster.find(client)
         if member is not None:
@@ -329,10 +329,15 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _make_policy(apps: Sequence[str]) -> Policy:
+def _make_policy(apps: Sequence[str], run: Run) -> Policy:
+    """What a client is asked to agree to: the run's recipe, and the settings in which the run differs from it."""
+    from plfl.deploy.policy import agreed_settings
+
     if isinstance(apps, str):
         raise BadInput(f"apps is a list of SHA-256 digests, not one text; write [{apps!r}]")
-    return make_table(Policy, {"apps": tuple(apps)}, "")
+    settings = agreed_settings(run.config())
+    recipes = {"recipes": (run.recipe,)} if settings else {}
+    return make_table(Policy, {"apps": tuple(apps), "settings": settings, **recipes}, "")
 
 
 def _listed(names: Sequence[str], total: int) -> str:

@@ -49,7 +49,7 @@ class Aggregate(NamedTuple):
             return name_rows(settle(rows, counted, self.trim), updates)
 
         def average(center: jax.Array, kept: jax.Array) -> jax.Array:
-            return jnp.tensordot(counted, pull(rows, center, kept), axes=1) / counted.sum()
+            return average_pulled(jnp.tensordot(counted * kept, rows, axes=1), counted, center, kept)
 
         pulled = self.clip(rows.shape[1], counted, lambda center: row_norms(rows - center), average)
         return name_rows(pull(rows, *pulled), updates)
@@ -82,6 +82,12 @@ def shorten(distances: jax.Array, weights: jax.Array) -> jax.Array:
 def pull(rows: jax.Array, center: jax.Array, kept: jax.Array) -> jax.Array:
     """Rows nearer to a centre."""
     return center + kept[:, None] * (rows - center)
+
+
+def average_pulled(total: jax.Array, weights: jax.Array, center: jax.Array, kept: jax.Array) -> jax.Array:
+    """The mean of pulled rows, from the total of rows by weight times what they keep: no pulled row need be made."""
+    at_center = weights.sum() - (weights * kept).sum()
+    return (total + at_center * center) / weights.sum()
 
 
 def settle(rows: jax.Array, weights: jax.Array, trim: float) -> jax.Array:

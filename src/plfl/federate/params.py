@@ -17,7 +17,7 @@ import numpy as np
 from plfl.forecast.models import Params
 
 Tree = TypeVar("Tree")
-_SHARED, _PERSONAL, _BATCHES, _COHORT = range(4)
+_SHARED, _PERSONAL, _BATCHES, _COHORT, _BLUR = range(5)
 
 
 def count_params(params: Mapping[str, Any]) -> int:
@@ -53,6 +53,11 @@ def personal_key(client_key: jax.Array) -> jax.Array:
 def batches_key(client_key: jax.Array, round_index: jax.Array | int) -> jax.Array:
     """The key of a client's batches in a round."""
     return jax.random.fold_in(jax.random.fold_in(client_key, _BATCHES), round_index)
+
+
+def blur_key(batches_key: jax.Array) -> jax.Array:
+    """The key of the noise that a client adds to its update of a round, from that of the round's batches."""
+    return jax.random.fold_in(batches_key, _BLUR)
 
 
 def cohort_ticket(client_key: jax.Array, round_index: jax.Array | int) -> jax.Array:

@@ -89,12 +89,12 @@ def fed_adagrad(*, lr: float = 0.2, beta1: float = 0.9, tau: float = 1e-3) -> Se
     return _adaptive(lr, beta1, tau, lambda v, d: v + d**2)
 
 
-def fed_adam(*, lr: float = 0.03, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> ServerOptimizer:
+def fed_adam(*, lr: float = 0.02, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> ServerOptimizer:
     """v = b2 v + (1 - b2) d^2."""
     return _adaptive(lr, beta1, tau, lambda v, d: beta2 * v + (1 - beta2) * d**2)
 
 
-def fed_yogi(*, lr: float = 0.03, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> ServerOptimizer:
+def fed_yogi(*, lr: float = 0.02, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> ServerOptimizer:
     """v = v - (1 - b2) d^2 sign(v - d^2)."""
     return _adaptive(lr, beta1, tau, lambda v, d: v - (1 - beta2) * d**2 * jnp.sign(v - d**2))
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plfl.data.scratch import Scratch, blocks, copy_rows, forget
-from plfl.federate.aggregate import pull, settle
+from plfl.federate.aggregate import average_pulled, pull, settle
 from plfl.federate.client import ClientState, LocalTraining
 from plfl.federate.gate import Limits, judge, measure, row_norms, zero_rows
 from plfl.federate.params import client_keys, join_rows, name_rows, personal_key, shared_key
@@ -70,7 +70,7 @@ class Stream:
         self._compiled_chunk: Any = None
         self._predict = jax.jit(self._predict_chunk)
         self._turn, self._add_up = jax.jit(self._turn_block), jax.jit(self._add_up_block)
-        self._measure, self._average = jax.jit(_measure_block), jax.jit(_average_block)
+        self._measure, self._total = jax.jit(_measure_block), jax.jit(_add_block)
         self._settle = jax.jit(partial(settle, trim=server.aggregate.trim))
         self._step, self._spread = jax.jit(self._step_server), jax.jit(self.server.parts.spread)
         self._judge = jax.jit(judge, static_argnames="limits")
@@ -308,11 +308,11 @@ class Stream:
             return self._put(jnp.concatenate(found)[: len(weights)])
 
         def average(center: jax.Array, kept: jax.Array) -> jax.Array:
-            rows_of = self.updates, np.asarray(counted), np.asarray(kept)
+            shares = np.asarray(counted * kept)
             total = self._put(np.zeros(num_numbers, np.float32))
             for rows in index:
-                total = self._average(*self._block(rows_of, rows, size), center, total)
-            return total / counted.sum()
+                total = self._total(*self._block((self.updates, shares), rows, size), total)
+            return average_pulled(total, counted, center, kept)
 
         center, kept = aggregate.clip(num_numbers, counted, measure, average)
         return self._put(center), np.asarray(kept)
@@ -404,9 +404,7 @@ def _measure_block(steps: Params, weights: jax.Array, center: jax.Array) -> jax.
     return row_norms(join_rows(zero_rows(steps, weights > 0)) - center)
 
 
-def _average_block(
-    steps: Params, weights: jax.Array, kept: jax.Array, center: jax.Array, total: jax.Array
-) -> jax.Array:
-    """A sum with the good rows of a block, pulled to a centre."""
+def _add_block(steps: Params, shares: jax.Array, total: jax.Array) -> jax.Array:
+    """A total with the good rows of a block, by their shares."""
     with jax.default_matmul_precision("highest"):
-        return total + jnp.tensordot(weights, pull(join_rows(zero_rows(steps, weights > 0)), center, kept), axes=1)
+        return total + jnp.tensordot(shares, join_rows(zero_rows(steps, shares > 0)), axes=1)
