@@ -204,7 +204,7 @@ def start_client(pilot, panel):
     [node] = nodes.values()
     node.folder = settings.folder
     coordinator, wire = make_federation(
-        pilot, panel, tiny_config(rounds=4), Terms(deadline=60.0), wire=LocalWire(nodes)
+        pilot, panel, tiny_config(rounds=4), Terms(deadline=60.0, settling=1.0), wire=LocalWire(nodes)
     )
     coordinator.windows = dict.fromkeys(panel.ids, 10)  # it does not know that the client has lost its plan
     coordinator._one_round(1)

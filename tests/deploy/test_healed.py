@@ -83,7 +83,7 @@ def damage_link(process, path):
 
 
 def test_a_server_and_a_client_outlast_eight_faults_that_heal(tmp_path):
-    run = {"recipe": "paper", "settings": {"rounds": 10, "local_steps": 10}}
+    run = {"recipe": "paper", "settings": {"rounds": 8, "local_steps": 10}}
     made = provision.init_from_data(
         *(tmp_path / "pilot", "generated:1?days=40"), host="127.0.0.1", port=free_port(), run=run, page="off"
     )
@@ -91,9 +91,9 @@ def test_a_server_and_a_client_outlast_eight_faults_that_heal(tmp_path):
     server, client = read_server(made.server), read_client(home)
     roster, faults = server.roster.read_text(), {"server": tmp_path / "server", "client": tmp_path / "client"}
 
-    def said(who, words, times=1):
+    def said(who, words):
         folder = {"server": server.folder, "client": client.folder}[who]
-        wait_for(lambda: log_of(folder).count(words) >= times, lambda: f"{who}: no {words!r}\n{log_of(folder)}")
+        wait_for(lambda: words in log_of(folder), lambda: f"{who} never said {words!r}\n{log_of(folder)}")
 
     with ExitStack() as stack:
         server.roster.unlink()
@@ -118,23 +118,19 @@ def test_a_server_and_a_client_outlast_eight_faults_that_heal(tmp_path):
         (faults["client"] / "shift").unlink()
         said("client", "has expired: the operator renews it")
         provision.renew_server(made.folder)
-        said("server", "round 1 of 10")
+        said("server", "round 1 of 8")
         (faults["server"] / "full").touch()
         said("server", "(No space left on device); round")
         assert holders_of_updates(client.folder, client.folder)
         assert holders_of_updates(client.folder, server.folder) == []
         (faults["server"] / "full").unlink()
-        said("server", "round 2 of 10")
+        said("server", "round 2 of 8")
         damage_link(serving, server.folder / LINK)
         said("server", "link.db is damaged (file is not a database); it is made anew")
-        said("server", "round 4 of 10")
-        (faults["client"] / "shift").write_text("3600")  # in the middle of a run
-        said("client", "s ahead of the server's", times=log_of(client.folder).count("s ahead of the server's") + 1)
-        (faults["client"] / "shift").unlink()
         assert serving.wait(LIMIT) == 0, log_of(server.folder)
         assert asking.wait(LIMIT) == 0, log_of(client.folder)
     history = json.loads((server.folder / "status.json").read_text())["history"]
-    assert [row["round"] for row in history] == list(range(1, 11))
+    assert [row["round"] for row in history] == list(range(1, 9))
     assert all(row["accepted"] == [client.id] for row in history)
     assert holders_of_updates(client.folder, server.folder) == []
     others = [path for path in (*server.folder.rglob("*"), *client.folder.rglob("*")) if path.stat().st_mode & 0o077]

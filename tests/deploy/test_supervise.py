@@ -51,17 +51,26 @@ def test_a_child_that_is_killed_is_started_again(tmp_path, monkeypatch, caplog):
     assert "worker ended unexpectedly (SIGKILL); starting it again" in caplog.text
 
 
-def test_a_child_that_is_hindered_is_started_again_with_its_own_reason(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("Transient('the server is away')", "the server is away"),
+        ("OSError(28, 'No space left')", "[Errno 28] No space"),
+    ],
+)
+def test_a_child_that_is_hindered_is_started_again_with_its_own_reason(tmp_path, monkeypatch, caplog, error, words):
     monkeypatch.setattr(supervise, "_FIRST_WAIT", 0.01)
     mark = tmp_path / "mark"
     code = SETUP + (
         "import pathlib\n"
         f"mark = pathlib.Path({str(mark)!r})\n"
-        "def work():\n    if not mark.exists():\n        mark.touch(); raise Transient('the disk is full')\n"
+        f"def work():\n    if not mark.exists():\n        mark.touch(); raise {error}\n"
         "run_as_child(work)"
     )
     Supervisor([child(code)]).run(lambda: False)
-    assert "the disk is full; trying again in 0.0 s" in caplog.text
+    assert words in caplog.text
+    assert "; trying again in 0.0 s" in caplog.text
+    assert "Traceback" not in caplog.text
     assert "unexpectedly" not in caplog.text
 
 

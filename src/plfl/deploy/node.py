@@ -121,7 +121,7 @@ class Node:
 
     def _known_plan(self) -> str | None:
         """Digest of the plan that was agreed to last, if there is one."""
-        with suppress(OSError, BadInput):
+        with suppress(OSError, ValueError):
             return Agreement.from_json((self.folder / PLAN_FILE).read_text(encoding="utf-8")).digest
         return None
 

@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from plfl.deploy.flower_process import PARENT
 from plfl.deploy.inspection import inspect
@@ -255,6 +255,11 @@ class _OneLine(PlainFormatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
+def _end_hindered(error: Exception) -> NoReturn:
+    sys.stdout.write(f"{_MARK}{_HINDERED}|{plain(str(error))}\n")
+    sys.exit(_AGAIN)
+
+
 def run_as_child(work: Callable[[], None]) -> None:
     """Log for the parent, do the work, and say how it ended by the exit status; never returns."""
     handler = logging.StreamHandler(sys.stdout)
@@ -264,14 +269,15 @@ def run_as_child(work: Callable[[], None]) -> None:
     try:
         work()
     except Transient as error:
-        sys.stdout.write(f"{_MARK}{_HINDERED}|{plain(str(error))}\n")
-        sys.exit(_AGAIN)
+        _end_hindered(error)
     except PlflError as error:
         log.error("%s", error)
         sys.exit(FINAL + error.exit_status)
     except KeyboardInterrupt:
         sys.exit(FINAL + 130)
     except Exception as error:  # the parent starts it again
+        if isinstance(error, OSError) and error.errno in _FULL:
+            _end_hindered(error)
         log.exception("%s: %s", type(error).__name__, error)
         sys.exit(1)
     sys.exit(FINAL)
