@@ -5,7 +5,7 @@ import pytest
 from data.planted import clean, write
 from plfl.config import Config
 from plfl.data.generated import generate
-from plfl.data.sources import load_source, load_sources
+from plfl.data.sources import Asked, load_frame, load_source, load_sources
 from plfl.errors import BadInput
 
 
@@ -77,6 +77,46 @@ def test_an_empty_list_of_sources_is_refused():
         load_sources([], Config())
 
 
+def readings_every(seconds: int, num: int, **settings: object) -> tuple[pd.DataFrame, Config]:
+    """One meter `a` with whole numbers that never repeat a pattern."""
+    times = pd.date_range("2018-01-01", periods=num, freq=f"{seconds}s", tz="UTC", unit="s")
+    values = np.random.default_rng(0).integers(10, 1000, num).astype(float)
+    return pd.DataFrame({"unique_id": "a", "ds": times, "y": values}), Config(timezone="UTC", **settings)
+
+
+@pytest.mark.parametrize("seconds", [30, 90, 450, 900])
+def test_an_interval_of_odd_length_survives_a_gap(seconds):
+    frame, config = readings_every(seconds, 3 * 86_400 // seconds)
+    panel = load_frame(frame.drop(index=range(40, 43)), config).usable()
+    assert panel.seconds == seconds
+    assert np.flatnonzero(~np.isfinite(panel.load[0])).tolist() == [40, 41, 42]
+    np.testing.assert_array_equal(panel.load[0, 43:], frame.y[43:])
+
+
+@pytest.mark.parametrize("minutes", [0, 1, 7, 14])
+@pytest.mark.parametrize("stamps", ["start", "end"])
+def test_at_a_time_the_readings_that_are_over_are_known(minutes, stamps):
+    frame, config = readings_every(900, 400, stamps=stamps)
+    shift = pd.Timedelta("15min" if stamps == "end" else 0)
+    until = np.datetime64("2018-01-03T12:00") + np.timedelta64(minutes, "m")
+    panel = load_frame(frame.assign(ds=frame.ds + shift), config, asked=Asked(until=until)).usable()
+    assert panel.num_times == 2 * 96 + 48
+
+
+def test_a_reading_is_over_at_its_time_though_its_stamp_came_late():
+    frame, config = readings_every(900, 400)
+    late = frame.assign(ds=frame.ds + pd.to_timedelta(np.arange(400) % 3, unit="s"))
+    panel = load_frame(late, config, asked=Asked(until=np.datetime64("2018-01-03T12:00"))).usable()
+    assert panel.num_times == 2 * 96 + 48
+
+
+def test_of_a_register_each_count_is_known_at_its_stamp():
+    frame, config = readings_every(900, 400, cumulative=True)
+    counts = frame.assign(y=frame.y.cumsum())
+    panel = load_frame(counts, config, asked=Asked(until=np.datetime64("2018-01-03T12:00"))).usable()
+    np.testing.assert_array_equal(panel.load[0], frame.y[1 : 2 * 96 + 49])
+
+
 LATER = {
     "other loads": lambda frame, later: frame.assign(y=frame.y.where(~later, 3 * frame.y + 1)),
     "an infinite one": lambda frame, later: frame.assign(y=frame.y.where(~later, np.inf)),
@@ -101,7 +141,7 @@ def test_with_a_time_until_which_readings_exist_later_ones_decide_nothing(tmp_pa
     if stamps == "end":
         frame = frame.assign(ds=frame.ds + pd.Timedelta("15min"))
     expected, found = (
-        load_source(write(tmp_path, table), Config(timezone="America/Chicago", stamps=stamps), until=until)
+        load_source(write(tmp_path, table), Config(timezone="America/Chicago", stamps=stamps), asked=Asked(until=until))
         for table in (frame, LATER[kind](frame, later))
     )
     assert found.panel.fingerprint() == expected.panel.fingerprint()
@@ -112,8 +152,8 @@ def test_with_a_time_until_which_readings_exist_later_ones_decide_nothing(tmp_pa
 
 def test_until_keeps_the_weather_that_is_known_for_later(tmp_path):
     frame = clean(1, days=3).assign(temperature=np.arange(288.0))
-    until = np.datetime64("2018-01-02T06:00")
-    panel = load_source(write(tmp_path, frame), Config(timezone="America/Chicago"), until=until).panel
+    asked = Asked(until=np.datetime64("2018-01-02T06:00"), keeps_covariates=True)
+    panel = load_source(write(tmp_path, frame), Config(timezone="America/Chicago"), asked=asked).panel
     assert np.flatnonzero(np.isfinite(panel.load[0])).tolist() == list(range(96))
     np.testing.assert_array_equal(panel.covariates[0, :, 0], np.arange(288))
 
@@ -121,5 +161,7 @@ def test_until_keeps_the_weather_that_is_known_for_later(tmp_path):
 @pytest.mark.parametrize(("until", "num"), [("06:00", 0), ("06:14", 0), ("06:15", 1), ("07:07", 4), ("07:15", 5)])
 def test_a_reading_exists_when_its_interval_has_ended(tmp_path, until, num):
     until = np.datetime64(f"2018-01-02T{until}")
-    panel = load_source(write(tmp_path, clean(1, days=3)), Config(timezone="America/Chicago"), until=until).panel
+    panel = load_source(
+        write(tmp_path, clean(1, days=3)), Config(timezone="America/Chicago"), asked=Asked(until=until)
+    ).panel
     assert panel.num_times == 96 + num

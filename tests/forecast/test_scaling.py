@@ -18,6 +18,13 @@ def test_unscale_undoes_scale(train, load):
     np.testing.assert_allclose(back, load, rtol=0, atol=1e-6 * size + 1e-30)
 
 
+@settings(deadline=None)
+@given(LOADS)
+def test_a_load_of_zero_comes_back_as_exactly_zero(train):
+    scaler = fit_scaler(train, np.zeros((len(train), 0)), is_robust=True)
+    assert (scaler.unscale_load(scaler.scale_load(np.zeros(3, np.float32))) == 0).all()
+
+
 def test_the_training_part_has_mean_zero_and_unit_variance_once_scaled():
     rng = np.random.default_rng(0)
     load, covariates = rng.gamma(2, 50, 500), rng.normal([20, -5], [8, 0.1], (500, 2))

@@ -75,12 +75,9 @@ class Gridded:
 
 
 def make_panel(
-    readings: Readings, config: Config, scratch: Scratch | None = None, until: np.datetime64 | None = None
+    readings: Readings, config: Config, scratch: Scratch | None = None
 ) -> tuple[Panel | None, list[Finding]]:
-    """The panel of all clients that can be used (None if there is none), and what was found.
-
-    With `until` (UTC), readings of intervals that end later do not exist.
-    """
+    """The panel of all clients that can be used (None if there is none), and what was found."""
     scratch = scratch or Scratch()
     if readings.is_cumulative and UNITS[readings.unit][1]:
         raise BadInput(f"cumulative = true needs a unit of energy (Wh, kWh, MWh), not {readings.unit}")
@@ -92,7 +89,7 @@ def make_panel(
     for series in readings.series:
         assert series.id not in seen
         seen.add(series.id)
-        client = _Client(series if until is None else _cut(series, readings, until), readings, config)
+        client = _Client(series, readings, config)
         found = client.grid()
         findings += client.findings
         if found is not None:
@@ -101,21 +98,6 @@ def make_panel(
     scratch.release()
     panel, refused = _on_one_grid(gridded, readings, config, scratch)
     return panel, [*readings.findings, *findings, *refused]
-
-
-def _cut(series: Series, readings: Readings, until: np.datetime64) -> Series:
-    """The readings whose intervals have ended by then; later rows stay for their covariates, if there are any."""
-    stamps = series.stamps
-    utc = stamps if series.stamp_zone is None else to_utc(series.stamp_zone, stamps)[0]
-    end = int(until.astype("datetime64[s]").astype(np.int64))
-    if not readings.is_end and not readings.is_cumulative:
-        steps = np.diff(np.unique(utc[utc < end]))
-        end -= int(np.median(steps)) if len(steps) else 0
-    if series.covariates.shape[1]:
-        return replace(series, values=np.where(utc <= end, series.values, np.nan))
-    rows = np.flatnonzero(utc <= end)
-    kept = {name: getattr(series, name)[rows] for name in ("stamps", "values", "covariates")}
-    return replace(series, **kept, rows=rows if series.rows is None else series.rows[rows])
 
 
 class _Client:
@@ -220,6 +202,9 @@ class _Client:
         steps = np.diff(utc)
         if steps.min() == steps.max() and _DAY % steps[0] == 0:
             return steps
+        usual = int(np.median(steps))
+        if _is_odd_interval(usual) and not (steps % usual).any():
+            return np.where(steps == usual, usual, 0)
         rounded = _round_steps(steps)
         begins, ends = find_runs(np.diff(rounded) == 0)
         is_long = (ends + 1 - begins >= _SUSTAINED - 1) & (rounded[begins] > 0)
@@ -577,6 +562,11 @@ def _resampled(client: Gridded, interval: int, phase: int) -> tuple[int, np.ndar
     num_known = np.isfinite(inputs).sum(1)
     averaged = np.nansum(inputs, 1) / np.where(num_known, num_known, np.nan)  # an hourly weather column has gaps
     return client.start - before * client.interval, load, averaged
+
+
+def _is_odd_interval(seconds: int) -> bool:
+    """Whether a length divides a day and is none to which jittered steps are rounded, such as 90 s."""
+    return seconds > 0 and _DAY % seconds == 0 and seconds not in _DIVISORS
 
 
 def _round_steps(steps: np.ndarray) -> np.ndarray:

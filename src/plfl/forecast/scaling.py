@@ -27,8 +27,9 @@ class Scaler:
         return np.asarray((load - self.load_mean) / self.load_sd, np.float32)
 
     def unscale_load(self, scaled: np.ndarray) -> np.ndarray:
-        """From the model's scale back to kWh."""
-        return np.asarray(scaled, np.float64) * self.load_sd + self.load_mean
+        """From the model's scale back to kWh; what zero was scaled to is exactly zero, not zero but for rounding."""
+        energy = np.asarray(scaled, np.float64) * self.load_sd + self.load_mean
+        return np.where(np.asarray(scaled) == self.scale_load(np.zeros(())), 0.0, energy)
 
     def scale_covariates(self, covariates: np.ndarray) -> np.ndarray:
         """(time, covariates) in the units of their own training part."""
