@@ -39,7 +39,7 @@ _LEAST_FACTOR = np.log(3)
 _LEAST_UNIT = 50
 """No load changes like this at all hours of the day and keeps the shape of its days."""
 _TOLERANCE = 0.7
-"""Of a log factor (up to 3), or of the log of high to low loads: by how much a building's own weeks may differ."""
+"""Of a log factor (up to 2), or of the log of high to low loads: by how much a building's own weeks may differ."""
 _TIMES_USUAL, _UNIT_MISFIT = 5, (0.15, 0.5)
 """How far a log factor may be from that of a unit: so many times what is usual, within these."""
 _LEAST_SWING = 0.4
@@ -110,9 +110,9 @@ def find_export(load: np.ndarray) -> int:
 def find_glitches(load: np.ndarray, steps_per_day: int) -> np.ndarray:
     """Places of readings that are far larger than all of the days before; load is on a grid."""
     num_days = -(-len(load) // steps_per_day)
-    sizes = np.zeros(num_days * steps_per_day)
-    sizes[: len(load)] = np.abs(np.nan_to_num(load))
-    sizes = sizes.reshape(num_days, steps_per_day)
+    padded = np.zeros(num_days * steps_per_day)
+    padded[: len(load)] = np.abs(np.nan_to_num(load))
+    sizes = padded.reshape(num_days, steps_per_day)
     largest = sizes.max(1, initial=0)
     first = np.sort(sizes[:_FIRST_DAYS][sizes[:_FIRST_DAYS] > 0])
     usual = float(first[max(0, len(first) - 2 - len(first) // 50)]) if len(first) else 0.0
@@ -256,7 +256,7 @@ class _Weeks:
         if 2 * len(ratios) < len(before) or not np.isfinite(ratios).all():
             return np.inf
         log_factor = float(np.median(ratios))
-        return log_factor if np.abs(ratios - log_factor).max() < _TOLERANCE * min(abs(log_factor), 3) else np.inf
+        return log_factor if np.abs(ratios - log_factor).max() < _TOLERANCE * min(abs(log_factor), 2) else np.inf
 
     def locate(self, day: int, log_factor: float, sharpness: float) -> int | None:
         """The first reading of a new level on a day, or None if there is no step as sharp as this."""
