@@ -126,7 +126,7 @@ SETTINGS: dict[str, tuple[float, tuple[Any, ...]]] = {
     "interval": (0.15, ("15min", "30min", "1h", "1d", "7min", "2h", "900", "3600", "1", "0.5h", "365d", "999999999d")),
     "duplicates": (0.4, ("refuse", "first", "last", "mean")),
     "allow_export": (0.3, (True, False)),
-    "ignore": (0.1, ("PLF204", ("PLF205", "PLF207"), ("PLF204", "PLF205", "PLF207"))),
+    "ignore": (0.1, ("PLF204", ("PLF205", "PLF207"), ("PLF204", "PLF205", "PLF207", "PLF209"))),
     "max_gap": (0.2, ("0", "1h", "1d", "2", "999999999", "45min", "1min")),
     "layout": (0.12, ("auto", "long", "wide")),
     "decimal": (0.08, (".", ",")),
@@ -176,7 +176,7 @@ def draw_settings(rng: Random) -> dict[str, Any]:
 
 def draw_stamps(rng: Random) -> np.ndarray:
     """(rows,) int64 seconds: mostly regular, sometimes with every fault that clocks and loggers have."""
-    num = rng.choice((1, 2, 3, 10, 30, 60, 100, 100, 200, 200, 400))
+    num = rng.choice((1, 2, 3, 10, 30, 60, 100, 100, 200, 200, 400, 1000))
     start = np.datetime64(rng.choice(STARTS if rng.random() < 0.93 else FAR_STARTS), "s").astype(np.int64)
     step = rng.choice(STEPS)
     stamps = start + np.arange(num) * step
@@ -197,10 +197,16 @@ def draw_stamps(rng: Random) -> np.ndarray:
     return stamps[::-1] if rng.random() < 0.03 else stamps
 
 
+ODD_VALUES = (
+    *("constant", "nearly constant", "register", "walk", "zero", "stuck", "unit", "unit", "reset", "special"),
+    *("export", "glitch"),
+)
+
+
 def draw_values(rng: Random, num: int) -> np.ndarray:
     """(rows,) float64 that a meter might show, or that none does."""
     dice = np.random.default_rng(rng.getrandbits(32))
-    kind = rng.choice(("load",) * 6 + ("constant", "register", "walk", "zero", "stuck", "unit", "reset", "special"))
+    kind = rng.choice(("load",) * 6 + ODD_VALUES)
     values = np.round(rng.choice((0.5, 1, 30, 4e4)) * (1 + 0.5 * np.sin(np.arange(num) / 15) + dice.random(num)), 3)
     if kind in ("constant", "zero"):
         values[:] = 0 if kind == "zero" else rng.choice(SPECIAL)
@@ -212,11 +218,16 @@ def draw_values(rng: Random, num: int) -> np.ndarray:
         values = np.cumsum(dice.normal(size=num))
     elif kind == "special":
         values = dice.choice(SPECIAL, num)
-    elif num:
+    elif kind == "nearly constant":
+        values = rng.choice((1e-9, 7.5, 1e9)) * (1 + rng.choice((1e-8, 1e-7, 1e-6, 1e-5)) * dice.normal(size=num))
+    elif kind == "export":
+        values[np.arange(num) % 24 > 18] *= -1
+    elif kind == "glitch" and num:
+        values[dice.integers(0, num, rng.choice((1, 1, 3, 20)))] *= rng.choice((60, 1e5, -1e4, 1e12))
+    elif kind in ("stuck", "unit") and num:
         at = rng.randrange(num)
-        values[at:] = (
-            values[at] if kind == "stuck" else values[at:] * (rng.choice((4, 1000, 1e-3)) if kind == "unit" else 1)
-        )
+        factor = rng.choice((4, 0.25, 1000, 1e-3, 250, 1e6, 1e-9))
+        values[at:] = values[at] if kind == "stuck" else values[at:] * factor
     if rng.random() < 0.15 and num:
         values[dice.integers(0, num, rng.choice((1, 1, 5, 50)))] = rng.choice(SPECIAL)
     if rng.random() < 0.08:
@@ -241,6 +252,8 @@ def draw_draft(rng: Random, settings: dict[str, Any]) -> Draft:
     if rng.random() < 0.3:
         stamps = draw_stamps(rng)
         meters = [(draw_id(rng, k), draw_values(rng, len(stamps))) for k in range(num_clients)]
+        if rng.random() < 0.1:  # a copy
+            meters[-1] = (meters[-1][0], meters[0][1] * rng.choice((1, 1000, 1 + 1e-9)))
         return Draft(time, stamps, None, [], meters, [])
     parts = [draw_stamps(rng) for _ in range(num_clients)]
     stamps = np.concatenate(parts)

@@ -209,6 +209,17 @@ def test_a_meter_that_always_shows_the_same_still_has_an_answer(run, tmp_path):
     assert "PLF206" in found.warnings[0]
 
 
+@pytest.mark.parametrize("may_export", [False, True])
+def test_a_few_negative_readings_are_what_they_are_if_the_meter_exports(run, tmp_path, monkeypatch, may_export):
+    model = replace(find_model(run, "b001"), may_export=may_export)
+    monkeypatch.setattr("plfl.forecast.deployed.find_model", lambda *_: model)
+    table = pd.read_csv(write_readings(tmp_path / "b001.csv"))
+    table.loc[table.index[-3:], "y"] = -1.0, -2.0, -1.5
+    table.to_csv(tmp_path / "b001.csv", index=False)
+    warnings = " ".join(forecast_client(run, "b001", str(tmp_path / "b001.csv")).warnings)
+    assert ("PLF203 negative values" in warnings) != may_export
+
+
 def test_a_meter_that_stands_still_is_flat(run, tmp_path):
     load = generate(2, days=24).load[0, -1500:].copy()
     load[-250:] = load[-1]

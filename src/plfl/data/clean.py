@@ -202,8 +202,8 @@ class _Client:
         steps = np.diff(utc)
         if steps.min() == steps.max() and _DAY % steps[0] == 0:
             return steps
-        usual = int(np.median(steps))
-        if _is_odd_interval(usual) and not (steps % usual).any():
+        usual = int(steps.min())
+        if _is_odd_interval(usual) and 2 * (steps == usual).sum() >= len(steps) and not (steps % usual).any():
             return np.where(steps == usual, usual, 0)
         rounded = _round_steps(steps)
         begins, ends = find_runs(np.diff(rounded) == 0)
@@ -342,13 +342,13 @@ class _Client:
         return found
 
     def _is_constant(self, found: Gridded) -> bool:
-        known = np.flatnonzero(np.isfinite(found.load))
-        values = found.load[known]
+        is_known = np.isfinite(found.load)
+        values = found.load if is_known.all() else found.load[is_known]
         if not is_steady(values):
             return False
         low, high = values.min(), values.max()
         detail = f"always {low:g} kWh" if low == high else f"always from {low:.9g} to {high:.9g} kWh"
-        self._time("PLF206", len(known), found, int(known[0]), detail)
+        self._time("PLF206", len(values), found, int(np.argmax(is_known)), detail)
         return True
 
     def _changes(self, found: Gridded) -> None:

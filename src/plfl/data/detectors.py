@@ -30,17 +30,20 @@ _DAYS = 7
 _LEAST_DAYS = 4
 """Known days of a week that tell its level."""
 _LASTING, _PATIENCE = 28, 56
+"""Days after which a new level is no holiday, and within which some week shows the shape of the one before."""
 _QUANTILES = (0.1, 0.5, 0.9)
 _MIN_DAILY = 12
 """Readings of a day that tell its hours apart."""
 _LEAST_FACTOR = np.log(3)
+"""Less is a season, or the begin of a term."""
 _LEAST_UNIT = 50
 """No load changes like this at all hours of the day and keeps the shape of its days."""
 _TOLERANCE = 0.7
-"""Of a log factor (up to 3), or of the log of high to low loads: by how much a building's own weeks may differ."""
+"""Of a log factor (up to 2), or of the log of high to low loads: by how much a building's own weeks may differ."""
 _TIMES_USUAL, _UNIT_MISFIT = 5, (0.15, 0.5)
 """How far a log factor may be from that of a unit: so many times what is usual, within these."""
 _LEAST_SWING = 0.4
+"""Log of high to low loads: a load that is steadier than that has no shape to keep."""
 _SHARP, _SHARP_UNIT = 0.3, 0.1
 """The largest mean square misfit of the days around a step, in squares of the step."""
 
@@ -68,7 +71,14 @@ def find_runs(is_inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def is_steady(values: np.ndarray) -> bool:
     """Whether values (known ones) are all the same, but for rounding."""
-    return len(values) > 0 and float((values - values[0]).std()) <= _STEADY * abs(float(values.mean()))
+    if not len(values):
+        return False
+    largest = len(values) * (_STEADY * float(values.mean())) ** 2  # sum of squared deviations
+    some = values[:: max(1, len(values) // 64)]
+    if float(np.ptp(some)) ** 2 / 2 > largest:  # two of the values deviate more
+        return False
+    deviations = values - values[0]  # without the rounding of a large mean
+    return len(values) * float(deviations.var()) <= largest
 
 
 def find_stuck(load: np.ndarray, steps_per_hour: float) -> tuple[np.ndarray, np.ndarray]:
@@ -100,9 +110,9 @@ def find_export(load: np.ndarray) -> int:
 def find_glitches(load: np.ndarray, steps_per_day: int) -> np.ndarray:
     """Places of readings that are far larger than all of the days before; load is on a grid."""
     num_days = -(-len(load) // steps_per_day)
-    sizes = np.zeros(num_days * steps_per_day)
-    sizes[: len(load)] = np.abs(np.nan_to_num(load))
-    sizes = sizes.reshape(num_days, steps_per_day)
+    padded = np.zeros(num_days * steps_per_day)
+    padded[: len(load)] = np.abs(np.nan_to_num(load))
+    sizes = padded.reshape(num_days, steps_per_day)
     largest = sizes.max(1, initial=0)
     first = np.sort(sizes[:_FIRST_DAYS][sizes[:_FIRST_DAYS] > 0])
     usual = float(first[max(0, len(first) - 2 - len(first) // 50)]) if len(first) else 0.0
@@ -127,7 +137,7 @@ def _walk_days(sizes: np.ndarray, usual: float) -> np.ndarray:
             recent = [is_peak for other, is_peak in large.items() if other > day - _GLITCH_REACH]
             if len(recent) < _GLITCH_DAYS and sum(recent) < _PEAK_DAYS:
                 is_glitch[day] = is_large
-            large[day] = 2 * is_large.sum() < (values > 0).sum()
+            large[day] = 8 * is_large.sum() < len(values)
         if day == _FIRST_DAYS - 1:
             largest = float(sizes[: day + 1][~is_glitch[: day + 1]].max(initial=0))
         elif day >= _FIRST_DAYS and not is_glitch[day].any():
@@ -167,31 +177,35 @@ def find_changes(load: np.ndarray, steps_per_day: int) -> Changes:
 
 
 def _find_units(weeks: "_Weeks") -> list[LevelChange]:
-    """A week before and after it all days are at one level, and a week like that before has a factor between units.
+    """Changes of unit and back, in the order in which they are seen."""
+    least = np.log(_LEAST_UNIT) - _TOLERANCE
+    found = [(day, change) for day in weeks.candidates(least) if (change := _judge_unit(weeks, day)) is not None]
+    changes: list[LevelChange] = []
+    first = 0
+    for day, change in sorted(found, key=lambda item: item[1].seen):
+        if day >= first:
+            back = weeks.find_return(day, change)
+            changes += [change, back] if back else [change]
+            first = back.seen // weeks.steps_per_day if back else len(weeks.days)
+    return changes
+
+
+def _judge_unit(weeks: "_Weeks", day: int) -> LevelChange | None:
+    """A week before and after the day all days are at one level, and a week like that before has a factor of units.
 
     Mostly that is the week after; but schools close. Factors are 1000 (W and kW), or readings per hour (energy and
     power; four, whatever the interval is now, as most meters read quarters of an hour), or both; those below
     `_LEAST_UNIT` are levels, since a load may do that.
     """
-    factors = _unit_factors(weeks.steps_per_day)
-    changes: list[LevelChange] = []
-    first = 0
-    for day in weeks.candidates(np.log(_LEAST_UNIT) - _TOLERANCE):
-        if day < first or (at := weeks.locate(day, weeks.changes[day], _SHARP_UNIT)) is None:
-            continue
-        if not weeks.is_between_weeks(day, weeks.changes[day]):
-            continue
-        largest = weeks.usual_change(day)
-        for later in range(day + 1 + _DAYS, min(day + 1 + _DAYS + _PATIENCE, len(weeks.levels))):
-            misfit = np.abs(np.log(factors) - weeks.compare(day, later))
-            if misfit.min() <= largest:
-                factor = float(factors[misfit.argmin()])
-                changes.append(LevelChange(at, later * weeks.steps_per_day, factor))
-                back = weeks.find_return(day, later, np.log(factor))
-                first = len(weeks.days) if back is None else back.seen // weeks.steps_per_day
-                changes += [back] if back else []
-                break
-    return changes
+    at = weeks.locate(day, weeks.changes[day], _SHARP_UNIT)
+    if at is None or not weeks.is_between_weeks(day):
+        return None
+    factors, largest = _unit_factors(weeks.steps_per_day), weeks.usual_change(day)
+    for later in range(day + 1 + _DAYS, min(day + 1 + _DAYS + _PATIENCE, len(weeks.levels))):
+        misfit = np.abs(np.log(factors) - weeks.compare(day, later))
+        if misfit.min() <= largest:
+            return LevelChange(at, later * weeks.steps_per_day, float(factors[misfit.argmin()]))
+    return None
 
 
 def _find_levels(weeks: "_Weeks") -> list[LevelChange]:
@@ -220,7 +234,6 @@ class _Weeks:
         padded = np.concatenate([np.full((_DAYS, len(_QUANTILES)), np.nan), self.daily])
         weeks = np.lib.stride_tricks.sliding_window_view(padded, _DAYS, axis=0)
         self.levels = _median_of_known(weeks, least=_LEAST_DAYS)  # (days + 1, quantiles) of the week before each day
-
         # (days - 7,) of middle loads, from the week before each day to the one after
         self.changes = self.levels[_DAYS + 1 :, 1] - self.levels[: -_DAYS - 1, 1]
 
@@ -238,12 +251,12 @@ class _Weeks:
             return np.inf
         before, after = self._hours(day), self._hours(later)
         is_silent = (before == 0) & (after == 0)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             ratios = np.log(after / before)[~is_silent & np.isfinite(before) & np.isfinite(after)]
         if 2 * len(ratios) < len(before) or not np.isfinite(ratios).all():
             return np.inf
         log_factor = float(np.median(ratios))
-        return log_factor if np.abs(ratios - log_factor).max() < _TOLERANCE * min(abs(log_factor), 3) else np.inf
+        return log_factor if np.abs(ratios - log_factor).max() < _TOLERANCE * min(abs(log_factor), 2) else np.inf
 
     def locate(self, day: int, log_factor: float, sharpness: float) -> int | None:
         """The first reading of a new level on a day, or None if there is no step as sharp as this."""
@@ -267,12 +280,12 @@ class _Weeks:
         known = changes[np.isfinite(changes)]
         return float(np.clip(_TIMES_USUAL * np.median(known), *_UNIT_MISFIT)) if len(known) else _UNIT_MISFIT[1]
 
-    def is_between_weeks(self, day: int, log_factor: float) -> bool:
+    def is_between_weeks(self, day: int) -> bool:
         """Whether all days of the week after are nearer to the new level, and those before, and most ever, to the old.
 
         Else it may be the end of a stretch whose begin was not seen.
         """
-        share = (self.daily[:, 1] - self.levels[day, 1]) / log_factor
+        share = (self.daily[:, 1] - self.levels[day, 1]) / self.changes[day]
         before, after = share[max(0, day - _DAYS - 1) : day], share[day + 1 : day + 1 + _DAYS]
         is_old = not (before > 0.5).any() and np.nanmedian(share[:day]) < 0.5
         return is_old and not (after < 0.5).any()
@@ -285,11 +298,12 @@ class _Weeks:
         is_new = np.nanmedian(self.daily[:day, 1] - self.levels[day, 1]) / soon < 0.5
         return bool(is_new and abs(later - soon) < 0.5 * abs(soon))
 
-    def find_return(self, day: int, seen: int, log_factor: float) -> LevelChange | None:
-        """Where a week begins whose days are all nearer to the level before than to the one after a change of unit."""
+    def find_return(self, day: int, change: LevelChange) -> LevelChange | None:
+        """Where a week begins whose days are all nearer to the level before a change of unit than to the one after."""
+        log_factor = np.log(change.factor)
         share = (self.daily[:, 1] - self.levels[day, 1]) / log_factor
         is_new, is_old = np.cumsum(share > 0.5), np.cumsum(share < 0.5)  # NaN is neither
-        weeks = np.arange(seen, len(share) - _DAYS + 1)
+        weeks = np.arange(change.seen // self.steps_per_day, len(share) - _DAYS + 1)
         num_old = is_old[weeks + _DAYS - 1] - is_old[weeks - 1]
         is_week = (is_new[weeks + _DAYS - 1] == is_new[weeks - 1]) & (num_old >= _LEAST_DAYS)
         if not is_week.any():
@@ -297,7 +311,7 @@ class _Weeks:
         back = int(weeks[is_week.argmax()])
         usual = np.exp(np.full(self.steps_per_day, self.levels[day, 1] + log_factor))
         at = (back - 1) * self.steps_per_day + _locate(self.days[back - 1 : back + 1], usual, -log_factor)[0]
-        return LevelChange(at, (back + _DAYS) * self.steps_per_day, float(np.exp(-log_factor)))
+        return LevelChange(at, (back + _DAYS) * self.steps_per_day, 1 / change.factor)
 
 
 def _unit_factors(steps_per_day: int) -> np.ndarray:
@@ -331,7 +345,7 @@ def _locate(days: np.ndarray, usual: np.ndarray, log_factor: float) -> tuple[int
 
     And how far the days are from such a step: the mean square misfit in squares of the step.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratios = np.log(days / usual).ravel()
     low, high = sorted((-log_factor, 2 * log_factor))
     is_known = np.isfinite(ratios)

@@ -582,7 +582,8 @@ def forecast_client(
         loaded = load_sources(config.data, Config(**config.model_dump() | values), asked=known)
     else:
         kept = {name: getattr(config, name) for name in _KEPT} if config else {}
-        asked = Config(**kept | {"timezone": model.zone} | values)
+        exports = {"allow_export": True} if model.may_export else {}
+        asked = Config(**kept | {"timezone": model.zone} | exports | values)
         # a meter that stands still is judged by the model
         loaded = load_sources([data], asked.model_copy(update={"ignore": (*asked.ignore, "PLF207")}), asked=known)
     if is_own and loaded.panel is not None and len(loaded.panel.ids) == 1:
