@@ -164,6 +164,12 @@ def test_a_cabin_that_is_used_at_weekends_is_believed_after_four_of_them():
     assert found[-1] < 28 * 24
 
 
+def test_a_sauna_that_is_used_once_a_week_is_believed_after_three_weeks():
+    load = np.random.default_rng(0).uniform(0.001, 0.002, 24 * 60)
+    load[19 + 5 * 24 :: 7 * 24] = 9
+    assert glitches(load) == [19 + 24 * day for day in (5, 12, 19)]
+
+
 def test_after_zeros_alone_nothing_is_a_glitch():
     assert glitches(np.r_[np.zeros(200), 5, np.zeros(200), 6]) == []
 

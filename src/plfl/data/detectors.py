@@ -22,14 +22,14 @@ _EXPORT_VALUES = 10
 """Different negative readings that make a meter one that exports; what marks a missing reading is always the same."""
 _GLITCH = 50
 """Times the largest reading of all days before; of 656 meters none did more than 9."""
-_GLITCH_DAYS, _GLITCH_REACH = 8, 35
-"""So many days with such readings, within so many, are no glitch: the meter measures this now."""
+_GLITCH_DAYS, _PEAK_DAYS, _GLITCH_REACH = 8, 3, 35
+"""After so many days of such readings (with a few such readings), within so many, the meter is believed."""
 _FIRST_DAYS = 2
 """They are judged together, as there is nothing before them."""
 _DAYS = 7
 _LEAST_DAYS = 4
 """Known days of a week that tell its level."""
-_LASTING = 28
+_LASTING, _PATIENCE = 28, 56
 _QUANTILES = (0.1, 0.5, 0.9)
 _MIN_DAILY = 12
 """Readings of a day that tell its hours apart."""
@@ -38,6 +38,9 @@ _LEAST_UNIT = 50
 """No load changes like this at all hours of the day and keeps the shape of its days."""
 _TOLERANCE = 0.7
 """Of a log factor (up to 3), or of the log of high to low loads: by how much a building's own weeks may differ."""
+_TIMES_USUAL, _UNIT_MISFIT = 5, (0.15, 0.5)
+"""How far a log factor may be from that of a unit: so many times what is usual, within these."""
+_LEAST_SWING = 0.4
 _SHARP, _SHARP_UNIT = 0.3, 0.1
 """The largest mean square misfit of the days around a step, in squares of the step."""
 
@@ -110,15 +113,21 @@ def find_glitches(load: np.ndarray, steps_per_day: int) -> np.ndarray:
 
 
 def _walk_days(sizes: np.ndarray, usual: float) -> np.ndarray:
-    """Places of glitches in (days, readings): a day with one is no measure of those that follow."""
+    """Places of glitches in (days, readings): a day with one is no measure of those that follow.
+
+    What comes again and again is a load: a few peaks are soon believed, as a sauna has them, and whole days are when
+    a change of unit would be known.
+    """
     is_glitch = np.zeros(sizes.shape, bool)
-    days: list[int] = []
+    large: dict[int, bool] = {}  # days with such readings, and whether these are few
     largest = usual
     for day, values in enumerate(sizes):
         is_large = values > _GLITCH * largest if largest > 0 else np.zeros(len(values), bool)
         if is_large.any():
-            days = [*(other for other in days if other > day - _GLITCH_REACH), day]
-            is_glitch[day] = is_large & (len(days) <= _GLITCH_DAYS)
+            recent = [is_peak for other, is_peak in large.items() if other > day - _GLITCH_REACH]
+            if len(recent) < _GLITCH_DAYS and sum(recent) < _PEAK_DAYS:
+                is_glitch[day] = is_large
+            large[day] = 2 * is_large.sum() < (values > 0).sum()
         if day == _FIRST_DAYS - 1:
             largest = float(sizes[: day + 1][~is_glitch[: day + 1]].max(initial=0))
         elif day >= _FIRST_DAYS and not is_glitch[day].any():
@@ -158,27 +167,30 @@ def find_changes(load: np.ndarray, steps_per_day: int) -> Changes:
 
 
 def _find_units(weeks: "_Weeks") -> list[LevelChange]:
-    """A week before and after it all days are at one level, and the factor is one between units.
+    """A week before and after it all days are at one level, and a week like that before has a factor between units.
 
-    These are 1000 (W and kW), or readings per hour (energy and power; four, whatever the interval is now, as most
-    meters read quarters of an hour), or both; those below `_LEAST_UNIT` are levels, since a load may do that.
+    Mostly that is the week after; but schools close. Factors are 1000 (W and kW), or readings per hour (energy and
+    power; four, whatever the interval is now, as most meters read quarters of an hour), or both; those below
+    `_LEAST_UNIT` are levels, since a load may do that.
     """
     factors = _unit_factors(weeks.steps_per_day)
     changes: list[LevelChange] = []
     first = 0
     for day in weeks.candidates(np.log(_LEAST_UNIT) - _TOLERANCE):
-        if day < first or (step := weeks.step(day, _SHARP_UNIT)) is None:
+        if day < first or (at := weeks.locate(day, weeks.changes[day], _SHARP_UNIT)) is None:
             continue
-        misfit = np.abs(np.log(factors) - step.log_factor)
-        factor = float(factors[misfit.argmin()])
-        if misfit.min() > _TOLERANCE or not weeks.is_between_weeks(day, np.log(factor)):
+        if not weeks.is_between_weeks(day, weeks.changes[day]):
             continue
-        changes.append(LevelChange(step.at, (day + 1 + _DAYS) * weeks.steps_per_day, factor))
-        back = weeks.find_return(day, np.log(factor))
-        if back is None:
-            break
-        changes.append(back)
-        first = back.seen // weeks.steps_per_day
+        largest = weeks.usual_change(day)
+        for later in range(day + 1 + _DAYS, min(day + 1 + _DAYS + _PATIENCE, len(weeks.levels))):
+            misfit = np.abs(np.log(factors) - weeks.compare(day, later))
+            if misfit.min() <= largest:
+                factor = float(factors[misfit.argmin()])
+                changes.append(LevelChange(at, later * weeks.steps_per_day, factor))
+                back = weeks.find_return(day, later, np.log(factor))
+                first = len(weeks.days) if back is None else back.seen // weeks.steps_per_day
+                changes += [back] if back else []
+                break
     return changes
 
 
@@ -186,16 +198,14 @@ def _find_levels(weeks: "_Weeks") -> list[LevelChange]:
     """The new level is still there four weeks later."""
     changes: list[LevelChange] = []
     for day in weeks.candidates(_TOLERANCE * _LEAST_FACTOR):
-        is_new = not changes or day * weeks.steps_per_day >= changes[-1].seen
-        if is_new and weeks.lasts(day) and (step := weeks.step(day, _SHARP)) is not None:
+        is_old = changes and day * weeks.steps_per_day < changes[-1].seen
+        if is_old or not weeks.lasts(day) or (log_factor := weeks.compare(day, day + 1 + _DAYS)) == np.inf:
+            continue
+        at = weeks.locate(day, log_factor, _SHARP)
+        if at is not None and abs(log_factor) > _LEAST_FACTOR:
             seen = (day + 1 + _LASTING) * weeks.steps_per_day
-            changes.append(LevelChange(step.at, seen, float(np.exp(step.log_factor))))
+            changes.append(LevelChange(at, seen, float(np.exp(log_factor))))
     return changes
-
-
-class _Step(NamedTuple):
-    at: int
-    log_factor: float
 
 
 class _Weeks:
@@ -211,33 +221,51 @@ class _Weeks:
         weeks = np.lib.stride_tricks.sliding_window_view(padded, _DAYS, axis=0)
         self.levels = _median_of_known(weeks, least=_LEAST_DAYS)  # (days + 1, quantiles) of the week before each day
 
-    def candidates(self, least: float) -> list[int]:
-        """Days over which loads change by a log factor and keep the distance of low and high, from week to week."""
-        before, after = self.levels[: -_DAYS - 1], self.levels[_DAYS + 1 :]
-        changes = after - before  # (days - 7, quantiles)
-        swing = np.clip(before[:, 2] - before[:, 0], 0.4, None)
-        is_alike = np.abs(changes[:, 2] - changes[:, 0]) < _TOLERANCE * swing
-        return np.flatnonzero(is_alike & (np.abs(changes[:, 1]) > least)).tolist()
+        # (days - 7,) of middle loads, from the week before each day to the one after
+        self.changes = self.levels[_DAYS + 1 :, 1] - self.levels[: -_DAYS - 1, 1]
 
-    def step(self, day: int, sharpness: float) -> _Step | None:
-        """The step on a day: one factor over all hours of the day, from one reading to the next."""
-        before = _hours(self.days[max(0, day - _DAYS) : day])
-        after = _hours(self.days[day + 1 : day + 1 + _DAYS])
+    def candidates(self, least: float) -> list[int]:
+        """Days over which the load changes by a log factor."""
+        return np.flatnonzero(np.abs(self.changes) > least).tolist()
+
+    def compare(self, day: int, later: int) -> float:
+        """The log factor from the week before a day to the week before a later one; infinite if there is not one.
+
+        All hours of the day, nights included, change by it, and low and high loads keep their distance.
+        """
+        swings = self.levels[[day, later], 2] - self.levels[[day, later], 0]
+        if not abs(swings[1] - swings[0]) < _TOLERANCE * max(swings[0], _LEAST_SWING):
+            return np.inf
+        before, after = self._hours(day), self._hours(later)
         is_silent = (before == 0) & (after == 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.log(after / before)[~is_silent & np.isfinite(before) & np.isfinite(after)]
         if 2 * len(ratios) < len(before) or not np.isfinite(ratios).all():
-            return None
+            return np.inf
         log_factor = float(np.median(ratios))
-        largest = _TOLERANCE * min(abs(log_factor), 3)
-        if abs(log_factor) < _LEAST_FACTOR or np.abs(ratios - log_factor).max() > largest:
-            return None
+        return log_factor if np.abs(ratios - log_factor).max() < _TOLERANCE * min(abs(log_factor), 3) else np.inf
+
+    def locate(self, day: int, log_factor: float, sharpness: float) -> int | None:
+        """The first reading of a new level on a day, or None if there is no step as sharp as this."""
+        before = self._hours(day)
         first = max(0, day - 1)
         usual = np.repeat(before, self.steps_per_day // len(before))
         inside, misfit = _locate(self.days[first : day + 2], usual, log_factor)
         at = first * self.steps_per_day + inside
         is_here = day * self.steps_per_day <= at <= (day + 1) * self.steps_per_day
-        return _Step(at, log_factor) if is_here and misfit <= sharpness else None
+        return at if is_here and misfit <= sharpness else None
+
+    def _hours(self, day: int) -> np.ndarray:
+        """The median load of each hour of the day (of each reading, if there are fewer) in the week before a day."""
+        week = self.days[max(0, day - _DAYS) : day]
+        num = 24 if self.steps_per_day % 24 == 0 else self.steps_per_day
+        return _median_of_known(week.reshape(len(week), num, -1).transpose(1, 0, 2).reshape(num, -1), least=1)
+
+    def usual_change(self, day: int) -> float:
+        """By how much the load's own level may change over two weeks: several times as much as it mostly has."""
+        changes = np.abs(self.levels[_DAYS + 1 : day + 1, 1] - self.levels[: max(0, day - _DAYS), 1])
+        known = changes[np.isfinite(changes)]
+        return float(np.clip(_TIMES_USUAL * np.median(known), *_UNIT_MISFIT)) if len(known) else _UNIT_MISFIT[1]
 
     def is_between_weeks(self, day: int, log_factor: float) -> bool:
         """Whether all days of the week after are nearer to the new level, and those before, and most ever, to the old.
@@ -257,11 +285,11 @@ class _Weeks:
         is_new = np.nanmedian(self.daily[:day, 1] - self.levels[day, 1]) / soon < 0.5
         return bool(is_new and abs(later - soon) < 0.5 * abs(soon))
 
-    def find_return(self, day: int, log_factor: float) -> LevelChange | None:
+    def find_return(self, day: int, seen: int, log_factor: float) -> LevelChange | None:
         """Where a week begins whose days are all nearer to the level before than to the one after a change of unit."""
         share = (self.daily[:, 1] - self.levels[day, 1]) / log_factor
         is_new, is_old = np.cumsum(share > 0.5), np.cumsum(share < 0.5)  # NaN is neither
-        weeks = np.arange(day + 1 + _DAYS, len(share) - _DAYS + 1)
+        weeks = np.arange(seen, len(share) - _DAYS + 1)
         num_old = is_old[weeks + _DAYS - 1] - is_old[weeks - 1]
         is_week = (is_new[weeks + _DAYS - 1] == is_new[weeks - 1]) & (num_old >= _LEAST_DAYS)
         if not is_week.any():
@@ -296,12 +324,6 @@ def _median_of_known(values: np.ndarray, least: int) -> np.ndarray:
     known = np.isfinite(ordered).sum(-1)
     middle = np.take_along_axis(ordered, (np.maximum(known - 1, 0) // 2)[..., None], axis=-1)[..., 0]
     return np.where(known >= least, middle, np.nan)
-
-
-def _hours(days: np.ndarray) -> np.ndarray:
-    """The median load of each hour of the day (of each reading, if there are fewer)."""
-    num = 24 if days.shape[1] % 24 == 0 else days.shape[1]
-    return _median_of_known(days.reshape(len(days), num, -1).transpose(1, 0, 2).reshape(num, -1), least=1)
 
 
 def _locate(days: np.ndarray, usual: np.ndarray, log_factor: float) -> tuple[int, float]:

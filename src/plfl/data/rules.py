@@ -214,8 +214,8 @@ _ALL = (
         "glitch",
         "repaired",
         "A reading is more than 50 times as large as the largest of all days before: one such reading would spoil the "
-        "scale and the training of its client. It counts as missing, unless such readings have come on eight days of "
-        "the last five weeks.",
+        "scale and the training of its client. It counts as missing, until such readings have come on eight days "
+        "within five weeks (single peaks on three).",
         "correct the reading, or leave it empty (or, if that is its real load: --set ignore=PLF209)",
     ),
     Rule(
