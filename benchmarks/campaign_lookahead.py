@@ -4,7 +4,7 @@ Each trial takes a small set of meters, with gaps across the boundaries of its p
 alters one or all of them from some time on: loads, weather, gaps, stuck stretches, copies, spikes, units, stamps, all
 that the data doctor's rules look at. Then it asks what was asked of the set as it was:
 
-    forecast   `plfl forecast --at` with the run's own data: the answer, or the refusal, word for word
+    forecast   `plfl forecast --at` with the run's own data or a file: the answer, or the refusal, word for word
     run        what training sees and the scalers; with an altered test part also what choices and factors are made of
     adapt      the same for meters that join later
     validate   `Forecaster.cross_validation`: forecasts at its cutoffs
@@ -119,10 +119,6 @@ def _stuck(rng: np.random.Generator, later: np.ndarray, before: np.ndarray) -> n
     begin = 0 if goes_on else int(rng.integers(0, len(later)))
     later[begin : begin + int(rng.integers(12, 96))] = known[-1] if goes_on else later[begin]
     return later
-
-
-def _stamps(change: Callable[[np.random.Generator, Meter, int], Meter]) -> Alter:
-    return change
 
 
 def _beside_grid(rng: np.random.Generator, meter: Meter, at: int) -> Meter:
