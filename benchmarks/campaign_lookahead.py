@@ -247,13 +247,14 @@ def alter_meters(rng: np.random.Generator, meters: Mapping[str, Meter], kind: st
 
 
 def as_table(meters: Mapping[str, Meter]) -> pa.Table:
-    """The long table of some meters."""
+    """The long table of some meters, in turns, so that an altered one moves no earlier row of another."""
     counts = [len(meter["y"]) for meter in meters.values()]
+    turns = np.argsort(np.concatenate([np.arange(count) for count in counts]), kind="stable")
     columns = {name: np.concatenate([meter[name] for meter in meters.values()]) for name in ("ds", "y", "temperature")}
     stamps = pa.array(columns["ds"].astype("datetime64[s]"), pa.timestamp("s", "UTC"))
     ids = pa.array(np.repeat(np.array(list(meters), object), counts), pa.string())
     loads, weather = (pa.array(columns[name], from_pandas=True) for name in ("y", "temperature"))
-    return pa.table({"unique_id": ids, "ds": stamps, "y": loads, "temperature": weather})
+    return pa.table({"unique_id": ids, "ds": stamps, "y": loads, "temperature": weather}).take(turns)
 
 
 class Outcome(NamedTuple):
@@ -316,12 +317,11 @@ class Bench:
         rng = np.random.default_rng([self.seed, index, is_whole])
         surface = surface or SURFACES[index % len(SURFACES)]
         kind = alteration(index // (len(_WHOLE) if is_whole else len(SURFACES)), surface)
-        ask = _WHOLE[surface] if is_whole else _ASK[surface]
+        ask, name = (_WHOLE[surface], f"whole {surface}") if is_whole else (_ASK[surface], surface)
         try:
-            change = ask(self, rng, kind)
+            return Outcome(name, kind, ask(self, rng, kind))
         except _LeftOut:
-            return Outcome(surface, kind, None, is_left_out=True)
-        return Outcome(f"whole {surface}" if is_whole else surface, kind, change)
+            return Outcome(name, kind, None, is_left_out=True)
 
     def _boundary(self, rng: np.random.Generator) -> int:
         return int(rng.choice([TRAIN_END, VALIDATION_END]))
