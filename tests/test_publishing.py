@@ -34,7 +34,7 @@ def test_a_meter_that_never_exported_is_never_forecast_below_zero():
 def test_a_meter_at_rest_lies_within_its_own_intervals():
     panel = generate(2, days=90)
     load = panel.load.copy()
-    load[:, np.arange(panel.num_times) % 96 < 60] = 0
+    load[:, np.arange(panel.num_times) % 96 < 40] = 0
     task = make_task(replace(panel, load=load), analog_config())
     guesses = {part: [guess_the_origin(task, row, part) for row in range(2)] for part in ("validation", "test")}
     published = publish_all(task, guesses["test"], fit_all(task, guesses["validation"]))

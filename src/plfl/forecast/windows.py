@@ -129,8 +129,9 @@ class Task:
 
     def was_read(self, rows: slice | Sequence[int] | np.ndarray = slice(None)) -> np.ndarray:
         """(rows, time) where some clients' loads are readings; (rows, 0) if the view does not ask."""
-        load = self.panel.load[rows]
-        return np.isfinite(load) if self.view.marks_unknown else np.zeros((len(load), 0), bool)
+        if not self.view.marks_unknown:
+            return np.zeros((len(self.bounds[rows]), 0), bool)
+        return np.isfinite(self.panel.load[rows])
 
     def read_load(self, row: int) -> np.ndarray:
         """(time,) a client's scaled load, NaN where it was not read: what a forecast may be held against."""

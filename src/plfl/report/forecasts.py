@@ -90,7 +90,7 @@ class Forecasts:
 
 
 def read_forecasts(
-    path: Path, zones: Mapping[str, str | None], charted: Sequence[str], interval: float, leads: Sequence[int] = ()
+    path: Path, zones: Mapping[str, str | None], charted: Sequence[str], interval: float, leads: Sequence[float] = ()
 ) -> Forecasts:
     """The errors by hour of every client in the file, those of repetitions by lead (minutes), and the last week of the
     charted clients."""
@@ -111,7 +111,7 @@ def read_forecasts(
 class _Repeats:
     """MASE of repetitions by lead, client after client as the file has them."""
 
-    def __init__(self, interval: float, leads: Sequence[int]) -> None:
+    def __init__(self, interval: float, leads: Sequence[float]) -> None:
         self.interval, self.leads = interval, [round(lead / interval) for lead in leads]
         self.found: list[np.ndarray] = []
         self.owner, self.pieces = "", list[np.ndarray]()
