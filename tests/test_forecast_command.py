@@ -210,14 +210,14 @@ def test_a_meter_that_always_shows_the_same_still_has_an_answer(run, tmp_path):
 
 
 def test_a_meter_that_stands_still_is_flat(run, tmp_path):
-    load = generate(2, days=24).load[0, -1500:].copy()
+    load = generate(2, days=24).load[0, -2000:].copy()
     load[-250:] = load[-1]
     path = write_readings(tmp_path / "readings.csv", y=load)
     assert forecast_client(run, "b001", str(path)).quality == "fallback:flat-meter"
 
 
 def test_readings_in_another_unit_are_refused_until_the_unit_is_said(run, tmp_path):
-    load = 1000 * generate(2, days=24).load[0, -1500:]
+    load = 1000 * generate(2, days=24).load[0, -2000:]
     path = write_readings(tmp_path / "readings.csv", y=load)
     with pytest.raises(
         BadInput, match=r"kWh per interval, those in training .* is the unit right\? Say it: --set unit=Wh"
