@@ -10,6 +10,8 @@ from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
 from plfl.deploy.agreement import Agreement, make_agreement
+from plfl.deploy.policy import agreed_settings
+from plfl.deploy.settings import Policy
 from plfl.federate.loop import Deliver, Loop
 from plfl.federate.params import client_keys
 from plfl.federate.round import FederationState, choose_cohort, run_round
@@ -48,6 +50,11 @@ def agree_on(panel: Panel, config: Config, run: str = "run-1") -> Agreement:
     """The agreement of a federation whose data looks like this."""
     minutes = int(panel.interval / np.timedelta64(1, "m"))
     return make_agreement(run, config, minutes, panel.covariate_names, panel.static_names)
+
+
+def consenting(config: Config, **rules: object) -> Policy:
+    """A client's policy that agrees to a config."""
+    return Policy(recipes=(config.recipe,), settings=agreed_settings(config), **rules)
 
 
 def analog_config(**values: object) -> Config:

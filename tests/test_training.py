@@ -85,7 +85,7 @@ def test_a_stored_config_is_complete_and_runs_again(tmp_path):
     assert set(Config.model_fields) - set(values) == {
         *("history_days", "max_passes", "chunk", "cores"),  # all there is
         *("timezone", "stamp_timezone", "time_format", "interval", "covariates", "statics"),  # as the data says
-        *("alpha", "server_beta1", "server_beta2", "tau", "sync_every"),  # not settings of adam and fed_avg
+        *("alpha", "server_beta1", "server_beta2", "tau", "sync_every", "trim"),  # not settings of what was chosen
     }
     assert values["client_lr"] == 2e-3
     assert complete(Config(**values)) == complete(small_config())

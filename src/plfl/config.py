@@ -21,7 +21,7 @@ from plfl.errors import BadInput
 PERSONAL_ALIASES: dict[str, tuple[str, ...]] = {"none": (), "mlp": ("mlp.*",), "all": ("*",)}
 GIVEN = "given in Python"
 """Stands in a stored config for data or a model that was handed to `plfl.run` as an object."""
-IGNORABLE = ("PLF204", "PLF205", "PLF207")
+IGNORABLE = ("PLF204", "PLF205", "PLF207", "PLF209")
 """Judgements of the data doctor that can be wrong, so that `ignore` overrules them."""
 TABLE_FIELDS = (
     *("timezone", "stamp_timezone", "stamps", "time_format", "unit", "cumulative", "interval", "duplicates"),
@@ -214,7 +214,13 @@ class Config(BaseModel):
     fraction: Fraction = 1.0
     """Share of the clients that takes part in a round."""
     weights: Literal["equal", "windows"] = "equal"
-    """How updates are averaged: alike, or by the client's number of training windows."""
+    """How updates are averaged: alike, or by windows for training (at most the median client's, but for mean)."""
+    aggregate: Literal["clipped_mean", "trimmed_mean", "median", "mean"] = "clipped_mean"
+    """How updates become one: all but mean bound what a few hostile clients can do; mean is the paper's."""
+    clip_passes: int | None = Field(None, ge=1, le=16)
+    """How often updates are cut to the median distance from their centre (clipped_mean)."""
+    trim: float | None = Field(None, gt=0, lt=0.5)
+    """Share of the weight that is dropped at each end of every number (trimmed_mean)."""
     eval_every: int = Field(5, ge=1)
     """Rounds between two evaluations on the validation part."""
 

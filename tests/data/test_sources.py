@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data.planted import clean, write
 from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.data.sources import Asked, load_frame, load_source, load_sources
@@ -116,10 +117,51 @@ def test_of_a_register_each_count_is_known_at_its_stamp():
     np.testing.assert_array_equal(panel.load[0], frame.y[1 : 2 * 96 + 49])
 
 
-def test_later_covariates_stay_where_they_are_known_ahead():
-    frame, config = readings_every(900, 400)
-    frame = frame.assign(temperature=np.arange(400.0))
-    asked = Asked(until=np.datetime64("2018-01-03T12:00"), keeps_covariates=True)
-    panel = load_frame(frame, config, asked=asked).usable()
-    assert np.isfinite(panel.load[0]).sum() == 2 * 96 + 48
-    np.testing.assert_array_equal(panel.covariates[0, :, 0], frame.temperature)
+LATER = {
+    "other loads": lambda frame, later: frame.assign(y=frame.y.where(~later, 3 * frame.y + 1)),
+    "an infinite one": lambda frame, later: frame.assign(y=frame.y.where(~later, np.inf)),
+    "negative ones": lambda frame, later: frame.assign(y=frame.y.where(~later, -frame.y)),
+    "a stuck meter": lambda frame, later: frame.assign(y=frame.y.where(~later, frame.y[later.argmax() - 1])),
+    "another unit": lambda frame, later: frame.assign(y=frame.y.where(~later, 1000 * frame.y)),
+    "conflicts": lambda frame, later: pd.concat([frame, frame[later].assign(y=1.5)], ignore_index=True),
+    "no stamps": lambda frame, later: frame[~later],
+    "other stamps": lambda frame, later: frame.assign(ds=frame.ds.where(~later, frame.ds + pd.Timedelta("7min"))),
+    "hours": lambda frame, later: frame[~later | (frame.ds.dt.minute == 0)],
+}
+
+
+@pytest.mark.parametrize("kind", LATER)
+@pytest.mark.parametrize("stamps", ["start", "end"])
+def test_with_a_time_until_which_readings_exist_later_ones_decide_nothing(tmp_path, kind, stamps):
+    frame = clean(1, days=20)
+    frame.loc[1000:1400, "y"] = 4.0  # stuck when the time has come
+    frame.loc[700, "y"] = 1e5
+    until = np.datetime64("2018-01-15T06:00")
+    later = (frame.ds >= pd.Timestamp(until, tz="UTC")).to_numpy()
+    if stamps == "end":
+        frame = frame.assign(ds=frame.ds + pd.Timedelta("15min"))
+    expected, found = (
+        load_source(write(tmp_path, table), Config(timezone="America/Chicago", stamps=stamps), asked=Asked(until=until))
+        for table in (frame, LATER[kind](frame, later))
+    )
+    assert found.panel.fingerprint() == expected.panel.fingerprint()
+    assert [str(finding) for finding in found.findings] == [str(finding) for finding in expected.findings]
+    assert {finding.code for finding in found.findings} == {"PLF207", "PLF209"}
+    assert found.panel.start + found.panel.num_times * found.panel.interval == until
+
+
+def test_until_keeps_the_weather_that_is_known_for_later(tmp_path):
+    frame = clean(1, days=3).assign(temperature=np.arange(288.0))
+    asked = Asked(until=np.datetime64("2018-01-02T06:00"), keeps_covariates=True)
+    panel = load_source(write(tmp_path, frame), Config(timezone="America/Chicago"), asked=asked).panel
+    assert np.flatnonzero(np.isfinite(panel.load[0])).tolist() == list(range(96))
+    np.testing.assert_array_equal(panel.covariates[0, :, 0], np.arange(288))
+
+
+@pytest.mark.parametrize(("until", "num"), [("06:00", 0), ("06:14", 0), ("06:15", 1), ("07:07", 4), ("07:15", 5)])
+def test_a_reading_exists_when_its_interval_has_ended(tmp_path, until, num):
+    until = np.datetime64(f"2018-01-02T{until}")
+    panel = load_source(
+        write(tmp_path, clean(1, days=3)), Config(timezone="America/Chicago"), asked=Asked(until=until)
+    ).panel
+    assert panel.num_times == 96 + num

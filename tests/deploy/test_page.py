@@ -24,7 +24,7 @@ from plfl.errors import BadInput
 from plfl.storage import write_json
 from small import tiny_config, uneven_panel
 
-DEADLINE = "no answer before the deadline"
+DEADLINE = "no answer in time"
 EVIL = '<script>document.title = "owned"</script><img src=x onerror="document.title=1">'
 METHODS = ["HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"]
 
@@ -48,7 +48,7 @@ def make_round(number, *, ids=("house-1", "house-2", "house-3"), failed=None, la
 
 
 def make_client(client, **facts):
-    plain = {"is_ready": True, "is_done": False, "refused": None, "problem": None, "num_windows": 28_000}
+    plain = {"is_ready": True, "is_done": False, "refused": None, "problem": None, "rest": None, "num_windows": 28_000}
     return {"id": client, **plain, **facts}
 
 
@@ -64,6 +64,7 @@ CLIENTS = [
     make_client("house-3"),
     make_client("house-4", is_ready=False, num_windows=None, refused="batch 4 is below this client's floor of 8"),
     make_client("house-5", is_ready=False, num_windows=None),
+    make_client("house-6", problem=DEADLINE, rest={"until": 9, "why": DEADLINE}),
 ]
 
 
@@ -142,9 +143,11 @@ def test_the_facts_count_who_was_asked_who_counted_and_why_the_others_did_not(co
         (3, 4),
         (0, 0),
         (0, 0),
+        (0, 0),
     ]
     assert [each["state"] for each in found["clients"]] == [
-        *("ready", DEADLINE, "ready", "refuses: batch 4 is below this client's floor of 8", "not there yet")
+        *("ready", DEADLINE, "ready", "refuses: batch 4 is below this client's floor of 8", "not there yet"),
+        f"rests, and is asked again in round 9: {DEADLINE}",
     ]
     assert found["bytes"] == {
         **{"messages_up": 360_000, "messages_down": 273_000, "headers_up": 17_000, "headers_down": 5_000},
@@ -171,6 +174,7 @@ def test_the_terminal_and_the_page_say_the_same(config):
         assert said[1:] in lines
         assert said[1:] in page
     assert "round 3: 3 of 3, 3.1 s, mean loss 0.4, at attempt 2" in lines
+    assert "1 of 6 clients rest." in page
 
 
 def test_a_status_that_is_not_there_or_damaged_is_said_on_the_page_and_refused_in_the_terminal(config):

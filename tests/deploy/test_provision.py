@@ -230,12 +230,13 @@ def test_the_settings_of_a_fresh_federation_are_the_documented_ones(folder):
                 "listen": "",
                 "name": "pilot",
                 "folder": "state",
+                "init": "",
                 "page": "127.0.0.1:9093",
                 "keys": "keys",
             },
             **{"certificate": "server.crt", "key": "server.key", "ca": "ca.crt", "roster": "roster.json"},
         },
-        "rounds": {"deadline_seconds": 600, "quorum": 0.5, "retries": 1},
+        "rounds": {"deadline_seconds": 600, "slack": 2.5, "quorum": 0.5, "retries": 1},
         "run": {"recipe": "paper", "interval": "15min", "covariates": [], "statics": [], "settings": {}},
     }
     assert tomllib.loads((folder / "clients" / "a" / "client-a.toml").read_text()) == {

@@ -38,7 +38,7 @@ def test_what_is_left_out_takes_its_default_and_paths_are_taken_from_the_file_s_
     assert found.certificate == Path("/etc/x.crt")
     assert found.key == tmp_path / "here" / "server.key"
     assert found.keys.resolve() == tmp_path / "keys"
-    assert (found.rounds.deadline_seconds, found.rounds.quorum, found.rounds.retries) == (600, 0.5, 1)
+    assert vars(found.rounds) == {"deadline_seconds": 600, "slack": 2.5, "quorum": 0.5, "retries": 1}
     assert found.address == "x.org:9092"
 
 
@@ -145,6 +145,7 @@ def test_splitting_an_address_undoes_joining_it(host, port):
         (SERVER + "[rounds]\nquorum = 0", r"\[rounds\] quorum = 0: "),
         (SERVER + "[rounds]\nquorum = true", r"\[rounds\] quorum = true: a number or a text is needed"),
         (SERVER + "[rounds]\nretries = -1", r"\[rounds\] retries = -1: "),
+        (SERVER + "[rounds]\nslack = 0.9", r"\[rounds\] slack = 0.9: "),
         (SERVER + "[rounds]\ndeadline_seconds = inf", r"\[rounds\] deadline_seconds = inf: "),
         (SERVER + "[rounds]\ndeadline = 5", r"\[rounds\] has no key 'deadline'; did you mean 'deadline_seconds'"),
         (SERVER + '[run]\nrecipe = "papper"', r"\[run\] unknown recipe 'papper'; known recipes: forecast, paper"),

@@ -14,6 +14,7 @@ import numpy as np
 
 from plfl.config import GIVEN, TABLE_FIELDS, Config, parse_settings
 from plfl.data.clean import make_panel
+from plfl.data.copies import find_copies
 from plfl.data.panel import Panel, concatenate
 from plfl.data.readings import Readings, cut_off, readings_of
 from plfl.data.rules import Finding
@@ -70,7 +71,8 @@ def load_sources(
     loaded = [load_source(source, config, scratch, asked) for source in sources]
     panels = [each.panel for each in loaded if each.panel is not None]
     findings = tuple(finding for each in loaded for finding in each.findings)
-    return Loaded(concatenate(panels, scratch).sorted(scratch) if panels else None, findings)
+    panel = concatenate(panels, scratch).sorted(scratch) if panels else None
+    return Loaded(panel, (*findings, *(find_copies(panel) if panel else ())))
 
 
 def load_source(
@@ -136,7 +138,8 @@ def _is_file(name: str) -> bool:
 def load_frame(table: object, config: Config, scratch: Scratch | None = None, asked: Asked = EVERYTHING) -> Loaded:
     """The panel of a pandas, polars or Arrow frame; a panel is checked and passed on."""
     readings = readings_of(table) if isinstance(table, Panel) else _read_table(table, config)
-    return check_readings(readings, config, scratch, asked)
+    loaded = check_readings(readings, config, scratch, asked)
+    return replace(loaded, findings=(*loaded.findings, *(find_copies(loaded.panel) if loaded.panel else ())))
 
 
 def check_readings(

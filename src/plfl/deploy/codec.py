@@ -6,7 +6,7 @@ the JSON of a message, or bytes that are not exactly the arrays it names, are an
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from plfl.deploy.messages import Message
 from plfl.errors import PlflError
 
 _LONGEST_TEXT = 256 * 1024
+_FACTS = 16 * 1024
+"""Bytes that the facts of an answer take at most, with what carries them."""
 _MOST_ARRAYS, _MOST_AXES, _MOST_NUMBERS = 10_000, 8, 2**28
 _FLOAT32 = np.dtype("<f4")
 
@@ -28,6 +30,12 @@ def encode(message: Message) -> tuple[str, bytes]:
     layout = [[name, list(array.shape)] for name, array in message.arrays.items()]
     text = json.dumps({"kind": message.kind, "facts": dict(message.facts), "arrays": layout}, separators=(",", ":"))
     return text, b"".join(np.asarray(array, _FLOAT32, order="C").tobytes() for array in message.arrays.values())
+
+
+def largest_answer(shared: Mapping[str, tuple[tuple[int, ...], Any]]) -> int:
+    """Bytes that an answer takes at most where params of these names and shapes are shared."""
+    layout = json.dumps([[name, list(shape)] for name, (shape, _) in shared.items()])
+    return _FACTS + len(layout) + _FLOAT32.itemsize * sum(math.prod(shape) for shape, _ in shared.values())
 
 
 def decode(text: object, content: object) -> Message:

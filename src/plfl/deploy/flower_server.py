@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import httpx
@@ -29,22 +28,31 @@ from flwr.proto.control_pb2 import (
     StopRunRequest,
     UnregisterNodeRequest,
 )
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+)
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid, http_grid
+from flwr.superlink.grid import HttpGrid
+from google.protobuf.message import DecodeError
 
 from plfl.deploy.codec import Malformed
 from plfl.deploy.coordinator import Failure
 from plfl.deploy.flower import bundle, digest_of_bundle, from_record, sign_of_life, to_record
-from plfl.deploy.messages import Message
+from plfl.deploy.messages import UPDATE, Message
 from plfl.errors import RunFailed
 
 _ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
@@ -64,13 +72,12 @@ _POLL, _LOOK, _SYNC = 0.2, 0.5, 5.0
 """Seconds between looks for answers, for who is online, and at the roster."""
 _POLL_EACH, _MOST_AT_ONCE = 0.01, 8
 """Seconds between looks for each answer that is waited for, and how many are looked for at once."""
-_PULL_SECONDS = 60.0
-"""An answer whose content does not come within this is given up; Flower would wait for two hours."""
+_PULL_SECONDS, _MOST_PARTS = 60.0, 16
+"""An answer that is announced and not there as a whole after this is given up, and one of more parts is not fetched:
+ours have three. Flower would wait for two hours, and fetch all."""
 _PATIENCE = 60.0
 """Seconds for which a SuperLink that is away is waited for when something is sent."""
 log = logging.getLogger("plfl")
-_inside: Any = http_grid
-_inside.pull_objects = partial(_inside.pull_objects, max_time=_PULL_SECONDS)
 
 
 class Session:
@@ -80,6 +87,34 @@ class Session:
         self.grid, self.run_id = grid, run_id
         self._heartbeat = HeartbeatSender(sign_of_life(grid._runtime_client))
         self._heartbeat.start()
+
+    def fetch(self, arriving: "_Arriving") -> bool:
+        """Fetch what is there of an answer; whether that is all."""
+        while arriving.missing:
+            part = arriving.missing[0]
+            request = PullObjectRequest(node=self.grid.node, run_id=self.run_id, object_id=part)
+            found = self.grid._runtime_client.PullObject(request)
+            if not found.object_found:
+                raise KeyError(part)
+            if not found.object_available:
+                return False
+            arriving.parts[part] = found.object_content
+            arriving.missing.pop(0)
+        return True
+
+    def confirm(self, arriving: "_Arriving") -> None:
+        """Let the SuperLink forget an answer."""
+        request = ConfirmMessageReceivedRequest(
+            node=self.grid.node, run_id=self.run_id, message_object_id=arriving.message_id
+        )
+        self.grid._runtime_client.ConfirmMessageReceived(request)
+
+    def read(self, arriving: "_Arriving") -> Message | Failure:
+        """An answer whose parts are all there."""
+        found = inflate_object_from_contents(arriving.message_id, arriving.parts)
+        if not isinstance(found, FlowerMessage):
+            raise TypeError(type(found).__name__)
+        return _read(found)
 
     def close(self) -> None:
         """Say that the run is over."""
@@ -173,7 +208,19 @@ def _as_flower_key(public: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class _Waiting:
+    """A request that was not answered."""
+
     client: str
+    until: float
+
+
+@dataclass(frozen=True)
+class _Arriving:
+    """An answer of which not all parts were fetched."""
+
+    message_id: str
+    missing: list[str]
+    parts: dict[str, bytes]
     until: float
 
 
@@ -185,8 +232,10 @@ class FlowerWire:
         self._session: Session | None = None
         self._lock, self._stop = threading.RLock(), threading.Event()
         self._came: queue.Queue[tuple[str, Message | Failure]] = queue.Queue()
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _Waiting] = {}  # by the request's id, as the next two
+        self._arriving: dict[str, _Arriving] = {}
         self._in_flight: set[str] = set()
+        self._newest: dict[str, str] = {}  # the last request to each client
         self._is_broken = False
         self._nodes: dict[str, int] = {}
         self._enrolled_at, self._looked_at = -_SYNC, -_LOOK
@@ -273,6 +322,7 @@ class FlowerWire:
             for client, message_id in zip(asked, found, strict=True):
                 if message_id:
                     self._waiting[message_id] = _Waiting(client, time.monotonic() + seconds + _LATENESS)
+                    self._newest[client] = message_id
                 else:
                     self._came.put((client, Failure("it has not been online yet")))
 
@@ -296,15 +346,16 @@ class FlowerWire:
                 return  # it is away; the next call comes here again
             self._is_broken = False
             log.warning("Flower's run was over or broken; another one was started")
-            lost = list(self._waiting.values())
+            lost = {each.client for each in self._waiting.values()}
             self._waiting.clear()
+            self._arriving.clear()
         if session is not None:
             session.close()
-        for each in lost:
-            self._came.put((each.client, Failure("the server's link was started anew")))
+        for client in lost:
+            self._came.put((client, Failure("the server's link was started anew")))
 
     def _fetch(self) -> None:
-        """Look for answers until the wire is closed; each by itself, as one that is cut off takes its time."""
+        """Look for answers until the wire is closed; nobody waits for one that does not come as a whole."""
         with ThreadPoolExecutor(_MOST_AT_ONCE, "answers") as pool:
             while not self._stop.wait(max(_POLL, _POLL_EACH * len(self._waiting))):
                 if self._is_broken:
@@ -312,30 +363,60 @@ class FlowerWire:
                 with self._lock:
                     now = time.monotonic()
                     self._waiting = {each: held for each, held in self._waiting.items() if held.until > now}
+                    self._arriving = {each: part for each, part in self._arriving.items() if each in self._waiting}
                     wanted = [each for each in self._waiting if each not in self._in_flight]
                     self._in_flight.update(wanted)
                 for each in wanted:
                     pool.submit(self._fetch_one, each)
 
-    def _fetch_one(self, message_id: str) -> None:
+    def _fetch_one(self, request: str) -> None:
+        """Look for one answer, or for the rest of it."""
         session = self._session
         assert session is not None
         try:
-            for found in session.grid.pull_messages([message_id]):
-                with self._lock:
-                    held = self._waiting.pop(message_id, None)
-                if held is not None:
-                    self._came.put((held.client, _read(found)))
+            arriving = self._arriving.get(request) or self._announced(session, request)
+            if arriving is None:
+                return
+            self._arriving[request] = arriving
+            is_too_much = len(arriving.missing) + len(arriving.parts) > _MOST_PARTS
+            if is_too_much or session.fetch(arriving):
+                session.confirm(arriving)
+                failure = Failure(f"its answer has more than {_MOST_PARTS} parts")
+                self._finish(request, failure if is_too_much else session.read(arriving))
+            elif time.monotonic() > arriving.until:
+                session.confirm(arriving)
+                self._finish(request, Failure("its answer was announced and did not come"))
         except (httpx.HTTPError, RunNotRunningException) as error:
             self._mend(error, session)
-        except (ValueError, KeyError, TypeError) as error:  # Flower itself cannot take it apart
-            with self._lock:
-                held = self._waiting.pop(message_id, None)
-            if held is not None:
-                self._came.put((held.client, Failure(f"its answer cannot be read ({type(error).__name__})")))
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            DecodeError,
+        ) as error:  # Flower cannot take it apart
+            self._finish(request, Failure(f"its answer cannot be read ({type(error).__name__})"))
         finally:
             with self._lock:
-                self._in_flight.discard(message_id)
+                self._in_flight.discard(request)
+
+    def _announced(self, session: Session, request: str) -> _Arriving | None:
+        found = session.grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=[request]))
+        for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+            parts = list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree)))
+            return _Arriving(message.metadata.message_id, parts, {}, time.monotonic() + _PULL_SECONDS)
+        return None
+
+    def _finish(self, request: str, said: Message | Failure) -> None:
+        """Hand an answer over; of one to an older request nothing but an update, which is named as late."""
+        with self._lock:
+            held = self._waiting.pop(request, None)
+            self._arriving.pop(request, None)
+        if held is None:
+            return
+        is_update = isinstance(said, Message) and said.kind == UPDATE
+        if is_update or self._newest.get(held.client) == request:
+            self._came.put((held.client, said))
 
 
 def _read(answer: Any) -> Message | Failure:

@@ -67,13 +67,10 @@ def read_file(path: Path) -> Roster:
         check_distinct([member.id for member in members])
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
-    keys = [member.key for member in members]
-    for place, key in enumerate(keys):
-        if key in keys[:place]:
-            twice = members[keys.index(key)].id, members[place].id
-            raise BadInput(
-                f"{path}: clients {twice[0]!r} and {twice[1]!r} have the same key; give one a key of its own"
-            )
+    owners: dict[str, str] = {}
+    for member in members:
+        if (owner := owners.setdefault(member.key, member.id)) != member.id:
+            raise BadInput(f"{path}: clients {owner!r} and {member.id!r} have the same key; give one a key of its own")
     return Roster(clients=tuple(members))
 
 

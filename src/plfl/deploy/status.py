@@ -2,10 +2,12 @@
 
 Only what left the clients is in them. `read_status` gives the server's own status with what is counted from it:
 
+    process                whether it runs, was stopped, failed or is finished, since when and why (`Life`)
     bytes                  what went over the network: messages_up, messages_down, how much of them is
                            headers, polling
     history[].remarks      (client, what) for each that did not count in a round, or was late, with the reason
     clients[].state        in words, with the reason; num_counted and num_asked say in how many rounds
+    clients[].rest         until which round it is not asked, and why; null if it is
 """
 
 import json
@@ -14,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from plfl.deploy.life import NEVER, Life, read_life
 from plfl.deploy.settings import read_server
 from plfl.errors import BadInput
 
@@ -33,9 +36,11 @@ def read_status(config: Path) -> dict[str, Any]:
     folder = read_server(config).folder
     try:
         found = json.loads((folder / STATUS).read_text(encoding="utf-8"))
-        return _count(found, _read_traffic(folder))
+        return _count(found, _read_traffic(folder)) | {"process": read_life(folder)._asdict()}
     except OSError:
-        raise NothingYet(f"{folder} has no {STATUS}: has plfl federation server {config} been started?") from None
+        life = read_life(folder)
+        said = f"has plfl federation server {config} been started?" if life.state == NEVER else f"the server is {life}"
+        raise NothingYet(f"{folder} has no {STATUS}: {said}") from None
     except (ValueError, LookupError, TypeError, AttributeError):
         raise BadInput(f"{folder / STATUS} is damaged; the server writes it anew after its next round") from None
 
@@ -90,6 +95,8 @@ def _remarks(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _state(client: Mapping[str, Any]) -> str:
     if client["refused"]:
         return f"refuses: {client['refused']}"
+    if client["rest"] and not client["is_done"]:
+        return f"rests, and is asked again in round {client['rest']['until']}: {client['rest']['why']}"
     plain = "done" if client["is_done"] else "ready" if client["is_ready"] else "not there yet"
     return client["problem"] or plain
 
@@ -97,6 +104,7 @@ def _state(client: Mapping[str, Any]) -> str:
 def describe_in_words(found: Mapping[str, Any]) -> Iterator[str]:
     """Lines for a terminal."""
     yield f"{found['run']}: round {found['round']} of {found['rounds']} (written {found['written']})"
+    yield f"  the server is {Life(**found['process'])}"
     for row in found["history"][-_SHOWN_ROUNDS:]:
         yield f"  {describe_round(row)}"
         for client, what in row["remarks"]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plfl.config import Config, count_intervals
+from plfl.data.detectors import is_steady
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
 from plfl.data.scratch import Scratch, forgetting
@@ -349,8 +350,8 @@ def _why_refused(
             needed = _shortest(panel, config)
             detail += f"; {needed:,} readings without gaps ({needed / panel.steps_per_day:.1f} days) are enough"
         return Finding("PLF109", 1, place, detail)
-    train = panel.load[row, bounds[0] : bounds[1]]
-    if np.nanmax(train) == np.nanmin(train):
+    train = panel.load[row, bounds[0] : bounds[1]].astype(np.float64)
+    if is_steady(train[np.isfinite(train)]):
         detail = f"its load never changes in the training part (always {np.nanmax(train):g} kWh)"
         return Finding("PLF206", 1, place, detail)
     return None

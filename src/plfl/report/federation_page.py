@@ -62,7 +62,9 @@ def _words(found: Mapping[str, Any], under_way: str, *, is_over: bool) -> str:
         num = sum(client["is_done"] for client in clients)
         return f"{num:,} of {len(clients):,} clients have the last model."
     if under_way:
-        return f"{under_way[0].upper()}{under_way[1:]}."
+        num = sum(client["rest"] is not None for client in clients)
+        resting = f" {num:,} of {len(clients):,} clients rest." if num else ""
+        return f"{under_way[0].upper()}{under_way[1:]}.{resting}"
     num = sum(client["is_ready"] for client in clients)
     return f"Waiting for clients: {num:,} of {len(clients):,} are ready."
 
@@ -140,6 +142,6 @@ def _clients_table(clients: Sequence[Mapping[str, Any]]) -> str:
             DASH if client["num_windows"] is None else f"{client['num_windows']:,}",
             Cell(client["state"], kind="text"),
         ]
-        for client in sorted(clients, key=lambda client: not (client["refused"] or client["problem"]))
+        for client in sorted(clients, key=lambda client: not (client["refused"] or client["rest"] or client["problem"]))
     ]
     return table(["client", "counted", "windows", "state"], rows, kind="members")
