@@ -49,7 +49,7 @@ def meter(tmp_path) -> Path:
     return write_readings(tmp_path / "readings.csv")
 
 
-def write_readings(path: Path, num: int = 1500, **changes) -> Path:
+def write_readings(path: Path, num: int = 2000, **changes) -> Path:
     panel = generate(2, days=24)
     local = pd.to_datetime(panel.times(), utc=True).tz_convert(panel.zones[0]).tz_localize(None)
     columns = {name: panel.covariates[0, :, k] for k, name in enumerate(panel.covariate_names)}
