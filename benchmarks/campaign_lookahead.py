@@ -68,14 +68,14 @@ SETTINGS: dict[str, Any] = {
     "days": 3,
     "lookback": "3h",
     "horizon": "up to 6h",
-    "batch": 8,
+    "batch": 16,
     "rounds": 2,
-    "local_steps": 8,
+    "local_steps": 64,
     "tune_rounds": 2,
     "max_gap": "3h",
     "timezone": "America/Chicago",
 }
-_ISSUES = np.linspace(500, HOURS - 8, 25, dtype=int)
+_ISSUES = np.array([*np.linspace(500, HOURS - 8, 19, dtype=int), *[TRAIN_END, VALIDATION_END] * 4])
 """When forecasts are issued."""
 SURFACES = ("forecast", "run", "adapt", "validate", "client")
 Meter = dict[str, np.ndarray]
@@ -205,12 +205,10 @@ STRUCTURAL = ("another resolution", "jittered stamps")
 """Alterations of the grid on which the whole record lies: likewise."""
 
 
-def alteration(rng: np.random.Generator, surface: str) -> str:
-    """What a trial of a surface alters."""
-    kinds = [k for k in ALTERATIONS if surface in ("forecast", "validate") or k not in (*ENDS, *STRUCTURAL)]
-    if surface == "validate":
-        kinds = [kind for kind in kinds if kind not in ENDS + STRUCTURAL]  # they move the cutoffs
-    return str(rng.choice(kinds))
+def alteration(number: int, surface: str) -> str:
+    """What a trial of a surface alters: each in turn."""
+    kinds = [kind for kind in ALTERATIONS if surface == "forecast" or kind not in ENDS + STRUCTURAL]
+    return kinds[number % len(kinds)]
 
 
 def make_meters(seed: int) -> dict[str, Meter]:
@@ -221,11 +219,12 @@ def make_meters(seed: int) -> dict[str, Meter]:
     meters = {}
     for row, client in enumerate(panel.ids):
         y = panel.load[row].astype(np.float64)
-        y[rng.random(HOURS) < 0.03] = np.nan
         for boundary in (TRAIN_END, VALIDATION_END):
-            y[boundary - 2 : boundary + 1] = np.nan
-        if row == 1:
-            y[TRAIN_END - 33 : TRAIN_END - 2] = y[VALIDATION_END - 33 : VALIDATION_END - 2] = 7.5
+            if row == 1:
+                y[boundary - 36 : boundary] = boundary / 100
+            else:
+                y[boundary - 2 : boundary + 1] = np.nan
+        y[(rng.random(HOURS) < 0.03) & (row != 1)] = np.nan
         if row == 2:
             y[np.arange(HOURS) % 24 < 8] = 0
         y[[0, -1]] = [3.0, 4.0]
@@ -320,7 +319,7 @@ class Bench:
         """A trial by its number."""
         rng = np.random.default_rng([self.seed, index, is_whole])
         surface = surface or SURFACES[index % len(SURFACES)]
-        kind = alteration(rng, surface)
+        kind = alteration(index // (len(_WHOLE) if is_whole else len(SURFACES)), surface)
         ask = _WHOLE[surface] if is_whole else _ASK[surface]
         try:
             change = ask(self, rng, kind)
@@ -399,7 +398,10 @@ class Bench:
         at, place = int(rng.choice(_ISSUES)), self.run
 
         def answer(meters: Mapping[str, Meter]) -> dict[str, Any]:
-            return _by_time(forecaster._validate(place, self.record(meters), [at], 6))
+            record = self.record(meters)
+            known = record.known_at(at)
+            trained_on = {"panel": known.usable().fingerprint(), "findings": [str(each) for each in known.findings]}
+            return trained_on | _by_time(forecaster._validate(place, record, [at], 6))
 
         altered = alter_meters(rng, self.meters, kind, at + 1)
         return _first_difference(*_common(self.before(("validate", at), answer), answer(altered)))
@@ -414,13 +416,18 @@ class Bench:
     # a client of a federation
 
     @cached_property
-    def node(self) -> Node:
-        """A client that has agreed to a plan."""
-        client, folder = "b002", self.folder / "client"
-        folder.mkdir()
-        write_draws_secret(folder, sha256(client.encode()).hexdigest())
-        home = Config(timezone=SETTINGS["timezone"])
-        return Node(client, folder, home, lambda config: load_frame(as_table(self.meters), config), Policy())
+    def nodes(self) -> dict[str, Node]:
+        """A client for each meter."""
+        found = {}
+        for client in self.meters:
+            folder = self.folder / "clients" / client
+            folder.mkdir(parents=True)
+            write_draws_secret(folder, sha256(client.encode()).hexdigest())
+            home = Config(timezone=SETTINGS["timezone"])
+            found[client] = Node(
+                client, folder, home, lambda config: load_frame(as_table(self.meters), config), Policy()
+            )
+        return found
 
     @cached_property
     def request(self) -> Message:
@@ -428,19 +435,23 @@ class Bench:
         given = {name: value for name, value in SETTINGS.items() if name != "timezone"}
         agreement = make_agreement("run-1", make_recipe("forecast", given), 60, ("temperature",), ())
         plan = Message(PLAN, {"agreement": agreement.to_json()})
-        assert self.node.answer(plan).kind == READY
-        init = jax.jit(self.node.plan().training.model.init)(jax.random.key(0))
+        assert all(node.answer(plan).kind == READY for node in self.nodes.values())
+        init = jax.jit(self.nodes["b001"].plan().training.model.init)(jax.random.key(0))
         params = {name: np.asarray(value) for name, value in init.items()}
-        facts = {"agreement": agreement.digest, "round": 1, "local_steps": 8, "batch": 8, "base": digest(params)}
+        facts = {"agreement": agreement.digest, "round": 1, "local_steps": 64, "batch": 16, "base": digest(params)}
         return Message(TRAIN, facts, params)
 
     def client(self, rng: np.random.Generator, kind: str) -> str | None:
         """The update that a client sends."""
         altered = alter_meters(rng, self.meters, kind, self._boundary(rng))
-        return _first_difference(self.before("client", self._update), self._update(altered))
+        train, node = self.request, self.nodes[str(rng.choice(list(self.meters)))]
 
-    def _update(self, meters: Mapping[str, Meter]) -> dict[str, Any]:
-        node, train = self.node, self.request
+        def update(meters: Mapping[str, Meter]) -> dict[str, Any]:
+            return self._update(node, train, meters)
+
+        return _first_difference(self.before(("client", node.client), update), update(altered))
+
+    def _update(self, node: Node, train: Message, meters: Mapping[str, Meter]) -> dict[str, Any]:
         node.load = lambda config: load_frame(as_table(meters), config)
         node.__dict__.pop("task", None)
         shutil.rmtree(node.kept_folder, ignore_errors=True)
@@ -576,8 +587,6 @@ def _by_time(rows: Any) -> dict[str, Any]:
 def _common(one: dict[Any, Any], two: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """What both have: a forecast is shown beside a reading, and readings are what was altered."""
     both = one.keys() & two.keys()
-    if not both:
-        raise _LeftOut
     return {key: one[key] for key in both}, {key: two[key] for key in both}
 
 
