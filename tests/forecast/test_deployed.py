@@ -170,7 +170,7 @@ def test_other_files_and_later_formats_are_refused_with_the_way_out(trained, tmp
     arrays, facts = read_arrays(path)
     del facts["sha256"]
     write_arrays(path, arrays, facts | {"format": "9", "plfl": "7.0"})
-    with pytest.raises(BadInput, match=r"written by plfl 7.0 in format 9, this is format 2; forecast with plfl 7.0"):
+    with pytest.raises(BadInput, match=r"written by plfl 7.0 in format 9, this is format 3; forecast with plfl 7.0"):
         ClientModel.load(path)
 
 
