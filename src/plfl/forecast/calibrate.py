@@ -24,19 +24,20 @@ FOLLOWED_DAYS = 28
 """How long a residual counts."""
 LEAST_DAYS = 7
 """A shorter validation part does not keep a model from being published: it says little about the weeks to come."""
-_HALF_LIFE = 2.0
+_HALF_LIFE = 1.5
 """Days after which an error counts half for trust: holidays begin and end."""
 _FEWEST_DAYS = 3.0
 """Of residuals; with fewer, trust stays what the validation part said."""
 _PRICE = 0.1
-"""No trust at all has to be better than full trust by this share, half of it by half of that, and so on."""
+"""No trust at all has to be better than full trust by this share of the last reading's error, half of it by half of
+that: a model that is far better than the last reading is not doubted lightly."""
 _RATE = 2.0
 """By how much the logarithm of a factor would grow on a day on which every residual lay outside."""
 _CUTS = 4
 """Times a day at which factors follow."""
 _SOFT = 0.02
 """So near to a bound, relative to its distance, a residual counts in part: rounding decides nothing."""
-_DOUBT = 2.0
+_DOUBT = 3.0
 """Days; the share outside that is aimed at shrinks by this, over itself and the days of validation."""
 _FLOOR = 1e-3
 """The least distance of a quantile from the median, in the client's scale."""
@@ -171,7 +172,7 @@ def _blend(loads: np.ndarray, medians: np.ndarray) -> np.ndarray:
 
 def _choose(errors: np.ndarray) -> np.ndarray:
     """Which trust is the best by errors (..., trusts); the less of it, the more it has to gain."""
-    costs = errors + _PRICE * (1 - TRUSTS) * errors[..., -1:]
+    costs = errors + _PRICE * (1 - TRUSTS) * errors[..., :1]
     return len(TRUSTS) - 1 - costs[..., ::-1].argmin(axis=-1)  # the most, where several are alike
 
 
