@@ -131,7 +131,7 @@ def test_what_a_short_validation_part_rewards_a_little_is_not_kept(run, tmp_path
 
 def test_with_less_than_a_week_of_validation_the_model_is_published_whatever_it_lost(adapted):
     model = ClientModel.load(adapted / "models" / "n2.safetensors")
-    assert model.calibration.is_trusted.all()
+    assert (model.calibration.trust == 1).all()
 
 
 def test_hourly_readings_of_three_days_are_enough_for_any_batch(tmp_path):

@@ -49,7 +49,7 @@ def meter(tmp_path) -> Path:
     return write_readings(tmp_path / "readings.csv")
 
 
-def write_readings(path: Path, num: int = 1500, **changes) -> Path:
+def write_readings(path: Path, num: int = 2000, **changes) -> Path:
     panel = generate(2, days=24)
     local = pd.to_datetime(panel.times(), utc=True).tz_convert(panel.zones[0]).tz_localize(None)
     columns = {name: panel.covariates[0, :, k] for k, name in enumerate(panel.covariate_names)}
@@ -221,14 +221,14 @@ def test_a_few_negative_readings_are_what_they_are_if_the_meter_exports(run, tmp
 
 
 def test_a_meter_that_stands_still_is_flat(run, tmp_path):
-    load = generate(2, days=24).load[0, -1500:].copy()
+    load = generate(2, days=24).load[0, -2000:].copy()
     load[-250:] = load[-1]
     path = write_readings(tmp_path / "readings.csv", y=load)
     assert forecast_client(run, "b001", str(path)).quality == "fallback:flat-meter"
 
 
 def test_readings_in_another_unit_are_refused_until_the_unit_is_said(run, tmp_path):
-    load = 1000 * generate(2, days=24).load[0, -1500:]
+    load = 1000 * generate(2, days=24).load[0, -2000:]
     path = write_readings(tmp_path / "readings.csv", y=load)
     with pytest.raises(
         BadInput, match=r"kWh per interval, those in training .* is the unit right\? Say it: --set unit=Wh"

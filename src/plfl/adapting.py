@@ -36,7 +36,7 @@ from plfl.forecast.deployed import deploy_all
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.models import Params, check_model, make_model
 from plfl.forecast.windows import PARTS, Origins, Task, find_origins, make_task, split_bounds
-from plfl.publishing import fit_all, publish_all
+from plfl.publishing import fit_all, publish
 from plfl.recipes import make_recipe
 from plfl.report.adapt_page import make_page
 from plfl.results import ClientResult, describe_personal, score_clients
@@ -419,8 +419,7 @@ def _alone(config: Config) -> Config:
 
 def _score(task: Task, engine: Engine | Stream, state: FederationState) -> dict[str, ClientResult]:
     """Errors on the test part of what is published, by meter."""
-    calibrations = fit_all(task, engine.predict(state, "validation"))
-    published = publish_all(task, engine.predict(state, "test"), calibrations)
+    _, published = publish(task, engine, state)
     known = set(task.panel.ids)
     return {client.id: client for client in score_clients(task, published) if client.id in known}
 

@@ -35,6 +35,7 @@ from plfl.data.table import read_table
 from plfl.data.zones import load_zone, to_utc, utc_offset
 from plfl.errors import BadInput
 from plfl.forecast.aligned import SWING_DAYS
+from plfl.forecast.calibrate import FOLLOWED_DAYS
 from plfl.forecast.deployed import FOLDER, LOST, MODEL, NOT_MEASURING, ClientModel, Forecast
 from plfl.recipes import make_recipe
 from plfl.results import Result
@@ -654,7 +655,7 @@ def _days_needed(config: Config, minutes: float) -> int:
     """How far back the inputs of one forecast reach, and some more."""
     interval = np.timedelta64(round(minutes * 60), "s")
     reach = [count_intervals(text, interval, "h") for text in (config.lookback, config.horizon.removeprefix(UP_TO))]
-    return max(config.days, 7, SWING_DAYS) + 3 + int(sum(reach) * minutes // (24 * 60)) + 1
+    return max(config.days, 7, SWING_DAYS) + FOLLOWED_DAYS + 3 + int(sum(reach) * minutes // (24 * 60)) + 1
 
 
 def _last_rows(frame: _Frame, config: Config, ids: Sequence[str], days: int) -> pa.Table:

@@ -311,7 +311,7 @@ def describe_personal(choices: Mapping[str, Any], calibration: Calibration | Non
         for band, choice in choices.items()
     }
     if calibration is not None:
-        repeated = calibration.leads[~calibration.is_trusted.astype(bool)]
+        repeated = calibration.leads[calibration.trust == 0]
         found["repeated_leads"] = [name_lead(int(lead), seconds) for lead in repeated]
     return found
 

@@ -40,7 +40,7 @@ from plfl.forecast.deployed import deploy_all
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.models import Model
 from plfl.forecast.windows import Task, make_task
-from plfl.publishing import fit_all, publish_all
+from plfl.publishing import publish
 from plfl.report.page import write_report
 from plfl.results import (
     Result,
@@ -406,11 +406,11 @@ class _Run:
             self.state, choices = self.tuner.tune(self.state, self._observe)
             engine = self.tuner.alone.engine
         calibrations = None
-        forecasts = engine.predict(self.state, "test")
         if self.federation.task.view.quantiles:
-            calibrations = fit_all(self.federation.task, engine.predict(self.state, "validation"))
-            forecasts = publish_all(self.federation.task, forecasts, calibrations)
+            calibrations, forecasts = publish(self.federation.task, engine, self.state)
             self._write_models(calibrations)
+        else:
+            forecasts = engine.predict(self.state, "test")
         return Result.from_dict(processes.told(lambda: asdict(self._conclude(forecasts, choices, calibrations))))
 
     def _write_models(self, calibrations: list[Calibration]) -> None:

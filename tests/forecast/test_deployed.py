@@ -1,5 +1,6 @@
 """A client's own model: what its file holds, that it forecasts as the run did, and that it always has an answer."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +19,7 @@ from plfl.forecast.deployed import ClientModel, deploy, find_model
 from plfl.forecast.models import make_model
 from plfl.forecast.views import Aligned
 from plfl.forecast.windows import Task, make_task
-from plfl.publishing import fit_all, publish_all
+from plfl.publishing import find_all_followed, fit_all, publish_all
 from plfl.recipes import make_recipe
 from plfl.storage import read_arrays, write_arrays
 
@@ -50,16 +51,16 @@ class Trained:
         apply = make_model(config, self.task).apply
         view = self.task.view
 
-        def predict(part: str) -> list[np.ndarray]:
+        def predict(origins: Sequence[np.ndarray]) -> list[np.ndarray]:
             rows = range(self.task.panel.num_clients)
-            origins = [jnp.asarray(self.task.origins[part][row]) for row in rows]
             forecast = jax.jit(partial(view.forecast, apply))
-            said = [forecast(self.params[row], self.task.client(row), origins[row]) for row in rows]
+            said = [forecast(self.params[row], self.task.client(row), jnp.asarray(origins[row])) for row in rows]
             return [np.asarray(values) for values in said]
 
-        self.raw = predict("test")
-        self.calibrations = fit_all(self.task, predict("validation"))
-        self.published = publish_all(self.task, self.raw, self.calibrations)
+        self.raw = predict(self.task.origins["test"])
+        self.calibrations = fit_all(self.task, predict(self.task.origins["validation"]))
+        followed = find_all_followed(self.task)
+        self.published = publish_all(self.task, self.raw, self.calibrations, followed, predict(followed))
         self.models = [
             deploy(self.task, row, config, self.params[row], self.calibrations[row], "run") for row in (0, 1)
         ]
@@ -82,8 +83,13 @@ def trained() -> Trained:
 
 def trusting(model: ClientModel) -> ClientModel:
     """The same model, believed at every lead."""
-    always = np.ones(len(model.calibration.leads), bool)
-    return replace(model, calibration=model.calibration._replace(is_trusted=always))
+    always = np.ones(len(model.calibration.leads))
+    return unfollowed(replace(model, calibration=model.calibration._replace(trust=always)))
+
+
+def unfollowed(model: ClientModel) -> ClientModel:
+    """The same model, calibrated by its file alone."""
+    return replace(model, judged_from=np.datetime64("2999-01-01"))
 
 
 @pytest.mark.parametrize("row", [0, 1])
@@ -126,6 +132,7 @@ def test_a_file_gives_back_every_field(trained, tmp_path):
     for name in ("client", "version", "view", "zone", "covariate_names", "max_gap", "may_export", "median"):
         assert getattr(again, name) == getattr(model, name), name
     assert again.trained_until == model.trained_until
+    assert again.judged_from == model.judged_from
     assert again.interval == np.timedelta64(15, "m")
     for name, array in model.params.items():
         np.testing.assert_array_equal(again.params[name], array)
@@ -163,7 +170,7 @@ def test_other_files_and_later_formats_are_refused_with_the_way_out(trained, tmp
     arrays, facts = read_arrays(path)
     del facts["sha256"]
     write_arrays(path, arrays, facts | {"format": "9", "plfl": "7.0"})
-    with pytest.raises(BadInput, match=r"written by plfl 7.0 in format 9, this is format 2; forecast with plfl 7.0"):
+    with pytest.raises(BadInput, match=r"written by plfl 7.0 in format 9, this is format 3; forecast with plfl 7.0"):
         ClientModel.load(path)
 
 
@@ -211,13 +218,25 @@ def test_only_readings_that_ended_when_it_is_issued_are_used(trained):
     assert a.issued_at == b.issued_at == issued_at
 
 
-def test_leads_where_the_model_lost_say_so_and_repeat_an_earlier_load(trained):
-    panel, model = trained.task.panel, trained.models[0]
-    never, yesterday = np.zeros(len(model.calibration.leads), bool), np.ones(len(model.calibration.leads), int)
-    lost = replace(model, calibration=model.calibration._replace(is_trusted=never, repeats=yesterday))
+def test_leads_where_the_model_lost_say_so_and_repeat_the_last_reading(trained):
+    panel, model = trained.task.panel, unfollowed(trained.models[0])
+    lost = replace(model, calibration=model.calibration._replace(trust=np.zeros(len(model.calibration.leads))))
     found = lost.forecast(panel.load[0, :2000], trained.covariates(0), panel.start)
-    assert set(found.qualities) == {"fallback:model-lost-on-validation"}
-    np.testing.assert_allclose(found.energy[:, 1], panel.load[0, 1904:2000], rtol=1e-5)
+    assert set(found.qualities) == {"fallback:model-lost-of-late"}
+    np.testing.assert_allclose(found.energy[:, 1], panel.load[0, 1999], rtol=1e-5)
+
+
+def test_a_forecast_follows_the_readings_since_the_training_and_without_them_the_file(trained):
+    panel, model = trained.task.panel, trained.models[0]
+    known, end = trained.covariates(0), panel.num_times
+    begin = int((model.judged_from - panel.start) // panel.interval)
+    followed = model.forecast(panel.load[0, :end], known, panel.start)
+    by_the_file = unfollowed(model).forecast(panel.load[0, :end], known, panel.start)
+    assert not np.allclose(followed.energy, by_the_file.energy, rtol=1e-3)
+    early = model.forecast(panel.load[0, :begin], known, panel.start)
+    np.testing.assert_array_equal(
+        early.energy, unfollowed(model).forecast(panel.load[0, :begin], known, panel.start).energy
+    )
 
 
 def test_a_late_reading_costs_the_last_leads_only(trained):

@@ -1,46 +1,83 @@
-"""Calibration: what a client learns from its own recent residuals about a model's forecasts, lead by lead.
+"""Calibration: what a client learns from its own residuals about a model's forecasts, lead by lead.
 
-Quantiles are stretched about the median so that each would have covered its share of the residuals (conformalized
-quantile regression, Romano et al. 2019, arXiv 1905.03222, with factors instead of offsets, so that quiet hours keep
-narrow intervals). Where the model's median lost to the best repetition of an earlier load, that repetition is
-published in its place, with the quantiles of its own residuals. Everything here is personal state.
+**Trust**: the published median lies between the last reading and the model's; how far on the way is the share that was
+best of late. **Factors**: quantiles are stretched about that median so that each covers its share of the residuals
+(conformalized quantile regression, Romano et al. 2019, arXiv 1905.03222, with factors instead of offsets, so that quiet
+hours keep narrow intervals). Both are fitted on the validation part, and from there `follow` goes on with every
+reading: trust is chosen anew from the last weeks, and a factor grows with each day on which its quantile was missed
+more often than it should be and shrinks with the others (adaptive conformal inference, Gibbs and Candes 2021, arXiv
+2106.00170). A forecast needs no state for that: the last weeks are forecast again from the readings up to its origin.
+Everything here is personal.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from plfl.forecast.baselines import REPEATS, repeat
 
+TRUSTS = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+"""How far a published median may lie on the way from the last reading to the model's."""
+FOLLOWED_DAYS = 28
+"""How long a residual counts."""
+LEAST_DAYS = 7
+"""A shorter validation part does not keep a model from being published: it says little about the weeks to come."""
+_HALF_LIFE = 1.5
+"""Days after which an error counts half for trust: holidays begin and end."""
+_FEWEST_DAYS = 3.0
+"""Of residuals; with fewer, trust stays what the validation part said."""
+_PRICE = 0.1
+"""No trust at all has to be better than full trust by this share of the last reading's error, half of it by half of
+that: a model that is far better than the last reading is not doubted lightly."""
+_RATE = 2.0
+"""By how much the logarithm of a factor would grow on a day on which every residual lay outside."""
+_CUTS = 4
+"""Times a day at which factors follow."""
+_SOFT = 0.02
+"""So near to a bound, relative to its distance, a residual counts in part: rounding decides nothing."""
+_DOUBT = 3.0
+"""Days; the share outside that is aimed at shrinks by this, over itself and the days of validation."""
 _FLOOR = 1e-3
 """The least distance of a quantile from the median, in the client's scale."""
-_MAX_FACTOR = 20.0
-_PATIENCE = 1.02
-"""How much worse than the best repetition a model may look before it gives way: few residuals say little."""
+_MIN_FACTOR, _MAX_FACTOR = 0.05, 20.0
 _MIN_RESIDUALS = 20
 """With fewer, a lead keeps the model's own quantiles, and the model is believed."""
 
 
 class Calibration(NamedTuple):
-    """What is applied to a client's forecasts; all but `leads` are (leads, ...)."""
+    """What is applied to a client's forecasts; all but `leads` and `offsets` may differ by window (windows, ...)."""
 
     leads: np.ndarray
     """(leads,) in intervals, rising."""
     factors: np.ndarray
     """(leads, quantiles) how far each quantile is stretched from the median."""
-    is_trusted: np.ndarray
-    """(leads,) whether the model's forecast is published."""
-    repeats: np.ndarray
-    """(leads,) which repetition is the best, an index into `REPEATS`."""
+    trust: np.ndarray
+    """(leads,) how much of the model's change is published, of `TRUSTS`."""
     offsets: np.ndarray
-    """(leads, quantiles) of that repetition's residuals, in the client's scale."""
+    """(leads, quantiles) of the best repetition's residuals, in the client's scale; for when no model can be asked."""
 
     def at(self, leads: Sequence[int]) -> "Calibration":
         """For other leads: that of the nearest one, by ratio."""
         wanted = np.asarray(leads)
         nearest = np.abs(np.log(self.leads)[None, :] - np.log(wanted)[:, None]).argmin(axis=1)
-        return Calibration(wanted, *(values[nearest] for values in self[1:]))
+        return Calibration(
+            wanted, self.factors[..., nearest, :], self.trust[..., nearest], self.offsets[..., nearest, :]
+        )
+
+
+class Record(NamedTuple):
+    """A model's forecasts of late, beside what was read."""
+
+    origins: np.ndarray
+    """(n,) in intervals since 1970, rising."""
+    loads: np.ndarray
+    """(n,) at the origins."""
+    actual: np.ndarray
+    """(n, leads) NaN where nothing was read."""
+    forecasts: np.ndarray
+    """(n, leads, quantiles)"""
 
 
 def repeat_loads(load: np.ndarray, origins: np.ndarray, leads: Sequence[int], steps_per_day: int) -> np.ndarray:
@@ -57,62 +94,181 @@ def read_targets(load: np.ndarray, origins: np.ndarray, leads: Sequence[int], en
     return np.where(times < end, load[np.clip(times, 0, len(load) - 1)], np.nan)
 
 
+def count_since_1970(start: np.datetime64, seconds: int) -> int:
+    """Whole intervals of so many seconds before a time (UTC)."""
+    return int(start.astype("datetime64[s]").astype(np.int64)) // seconds
+
+
+def find_followed(
+    load: np.ndarray, was_read: np.ndarray, begin: int, end: int, lookback: int, day: int, first: int
+) -> np.ndarray:
+    """Origins (n,) from `begin` to `end` whose forecasts are followed: one in an hour, where the model can be asked.
+
+    The load (time,) may be filled over short gaps and `was_read` says where it was not; its interval 0 is the `first`
+    since 1970.
+    """
+    known = np.concatenate([[0], np.cumsum(np.isfinite(load))])
+    times = np.arange(max(begin, lookback - 1), end)
+    is_whole = known[times + 1] - known[times + 1 - lookback] == lookback
+    return times[is_whole & was_read[times] & ((times + first) % _step(day) == 0)]
+
+
+def _step(day: int) -> int:
+    """Intervals between forecasts that are followed: an hour."""
+    return max(1, day // 24)
+
+
 def fit_calibration(
-    actual: np.ndarray, forecasts: np.ndarray, repeats: np.ndarray, leads: Sequence[int], quantiles: Sequence[float]
+    actual: np.ndarray,
+    forecasts: np.ndarray,
+    repeats: np.ndarray,
+    leads: Sequence[int],
+    quantiles: Sequence[float],
+    days: float,
 ) -> Calibration:
-    """From loads (windows, leads), a model's quantiles (windows, leads, quantiles) and the repetitions' loads."""
+    """From loads (windows, leads) of so many days, a model's quantiles (windows, leads, quantiles) and the
+    repetitions' loads."""
     middle = list(quantiles).index(0.5)
-    fitted = [
-        _fit_lead(actual[:, k], forecasts[:, k], repeats[:, k], np.asarray(quantiles), middle)
-        for k in range(len(leads))
-    ]
+    levels = np.asarray(quantiles)
+    fitted = [_fit_lead(actual[:, k], forecasts[:, k], repeats[:, k], levels, middle, days) for k in range(len(leads))]
     return Calibration(np.asarray(leads), *(np.array(values) for values in zip(*fitted, strict=True)))
 
 
 def _fit_lead(
-    actual: np.ndarray, forecasts: np.ndarray, repeats: np.ndarray, quantiles: np.ndarray, middle: int
-) -> tuple[np.ndarray, bool, int, np.ndarray]:
+    actual: np.ndarray, forecasts: np.ndarray, repeats: np.ndarray, quantiles: np.ndarray, middle: int, days: float
+) -> tuple[np.ndarray, float, np.ndarray]:
     is_known = np.isfinite(actual)
     actual, forecasts, repeats = actual[is_known], forecasts[is_known], repeats[is_known]
     if len(actual) < _MIN_RESIDUALS:
-        return np.ones(len(quantiles)), True, 0, np.zeros(len(quantiles))
-    error = np.abs(actual - forecasts[:, middle]).mean()
+        return np.ones(len(quantiles)), 1.0, np.zeros(len(quantiles))
     errors = [np.abs(actual - repeats[:, k]) for k in range(repeats.shape[1])]
     means = [values[np.isfinite(values)].mean() if np.isfinite(values).mean() > 0.5 else np.inf for values in errors]
-    best = int(np.argmin(means))
-    residuals = actual - repeats[:, best]
+    residuals = actual - repeats[:, int(np.argmin(means))]
     offsets = np.quantile(residuals[np.isfinite(residuals)], quantiles)
     side = np.sign(np.arange(len(quantiles)) - middle)
     offsets = np.where(side * offsets > 0, offsets, 0.0)  # the repetition itself is the median
-    return _factors(actual, forecasts, quantiles, middle), bool(error <= _PATIENCE * means[best]), best, offsets
+    medians = _blend(repeats[:, 0], forecasts[:, middle])
+    chosen = _choose(np.abs(actual[:, None] - medians).sum(axis=0)) if days >= LEAST_DAYS else len(TRUSTS) - 1
+    ratios = side * (actual - medians[:, chosen])[:, None] / _reach(forecasts, middle)
+    wanted = 1 - _outside(quantiles) * days / (days + _DOUBT)
+    factors = [np.quantile(ratios[:, k], wanted[k]) if side[k] else 1.0 for k in range(len(quantiles))]
+    return np.clip(factors, _MIN_FACTOR, _MAX_FACTOR), float(TRUSTS[chosen]), offsets
 
 
-def _factors(actual: np.ndarray, forecasts: np.ndarray, quantiles: np.ndarray, middle: int) -> np.ndarray:
-    """How far each quantile has to be stretched from the median to cover its share."""
-    factors = np.ones(len(quantiles))
-    for k, level in enumerate(quantiles):
-        if k == middle:
-            continue
-        sign = np.sign(k - middle)
-        reach = np.maximum(np.abs(forecasts[:, k] - forecasts[:, middle]), _FLOOR)
-        ratio = sign * (actual - forecasts[:, middle]) / reach
-        factors[k] = np.clip(np.quantile(ratio, level if sign > 0 else 1 - level), 0.0, _MAX_FACTOR)
+def _outside(quantiles: np.ndarray) -> np.ndarray:
+    """The share of loads beyond each quantile, seen from the median."""
+    return np.minimum(quantiles, 1 - quantiles)
+
+
+def _reach(forecasts: np.ndarray, middle: int) -> np.ndarray:
+    """The model's own distances (..., quantiles) from its median."""
+    return np.maximum(np.abs(forecasts - forecasts[..., middle, None]), _FLOOR)
+
+
+def _blend(loads: np.ndarray, medians: np.ndarray) -> np.ndarray:
+    """The medians (..., trusts) that would be published with each trust."""
+    return (1 - TRUSTS) * loads[..., None] + TRUSTS * medians[..., None]
+
+
+def _choose(errors: np.ndarray) -> np.ndarray:
+    """Which trust is the best by errors (..., trusts); the less of it, the more it has to gain."""
+    costs = errors + _PRICE * (1 - TRUSTS) * errors[..., :1]
+    return len(TRUSTS) - 1 - costs[..., ::-1].argmin(axis=-1)  # the most, where several are alike
+
+
+def follow(
+    calibration: Calibration, record: Record, origins: np.ndarray, day: int, quantiles: Sequence[float]
+) -> Calibration:
+    """The calibration (windows, ...) for forecasts from some origins (windows,), in intervals since 1970.
+
+    Each follows from what was read up to its own origin. A day has so many intervals.
+    """
+    levels, middle = np.asarray(quantiles), list(quantiles).index(0.5)
+    is_known = np.isfinite(record.actual) & np.isfinite(record.forecasts).all(axis=-1)
+    actual = np.where(is_known, record.actual, 0.0)
+    forecasts = np.where(is_known[..., None], record.forecasts, 0.0)
+    medians = _blend(np.broadcast_to(record.loads[:, None], actual.shape), forecasts[..., middle])
+    errors = np.where(is_known[..., None], np.abs(actual[..., None] - medians), 0.0)
+    chosen = _follow_trust(calibration, record.origins, is_known, errors, origins, day)
+    side = np.sign(np.arange(len(levels)) - middle)
+    misses = side * (actual[..., None] - medians)[..., None] / _reach(forecasts, middle)[:, :, None, :]
+    residuals = _Residuals(record.origins, is_known, misses, np.where(side == 0, 0.0, _outside(levels)))
+    factors = _follow_factors(calibration, residuals, chosen, origins, day)
+    return calibration._replace(factors=factors, trust=TRUSTS[chosen])
+
+
+def _follow_trust(
+    calibration: Calibration, times: np.ndarray, is_known: np.ndarray, errors: np.ndarray, origins: np.ndarray, day: int
+) -> np.ndarray:
+    """(windows, leads) which trust was the best of late, from errors (n, leads, trusts) of forecasts at some times."""
+    weights = np.exp2(np.minimum((times - times[0]) / (_HALF_LIFE * day), 1000))  # eleven years are finite too
+    totals = _running(errors * weights[:, None, None])
+    counts = _running(is_known)
+    enough = _FEWEST_DAYS * day / _step(day)
+    chosen = np.empty((len(origins), len(calibration.leads)), np.int64)
+    for k, lead in enumerate(calibration.leads):
+        last = np.searchsorted(times, origins - lead, side="right")  # what was read by then
+        first = np.searchsorted(times, origins - lead - FOLLOWED_DAYS * day, side="right")
+        found = _choose(totals[last, k] - totals[first, k])
+        is_enough = counts[last, k] - counts[first, k] >= enough
+        chosen[:, k] = np.where(is_enough, found, np.searchsorted(TRUSTS, calibration.trust[k]))
+    return chosen
+
+
+def _running(values: np.ndarray) -> np.ndarray:
+    """Sums (1 + n, ...) of all values before each."""
+    return np.concatenate([np.zeros((1, *values.shape[1:])), np.cumsum(values, axis=0)])
+
+
+class _Residuals(NamedTuple):
+    times: np.ndarray
+    """(n,)"""
+    is_known: np.ndarray
+    """(n, leads)"""
+    ratios: np.ndarray
+    """(n, leads, trusts, quantiles) how far beyond the median each load lay, in units of each quantile's distance."""
+    outside: np.ndarray
+    """(quantiles,) which share should lie beyond each."""
+
+
+def _follow_factors(
+    calibration: Calibration, residuals: _Residuals, chosen: np.ndarray, origins: np.ndarray, day: int
+) -> np.ndarray:
+    """(windows, leads, quantiles) for the chosen trusts (windows, leads)."""
+    cut = (origins + 1) // max(1, day // _CUTS) * max(1, day // _CUTS)
+    factors = np.empty((*chosen.shape, len(residuals.outside)))
+    for at in np.unique(cut):
+        rows = np.flatnonzero(cut == at)
+        used = np.unique(chosen[rows])
+        found = _replay(calibration, residuals, used, int(at), day)
+        leads = np.arange(chosen.shape[1])[None]
+        factors[rows] = found[leads, np.searchsorted(used, chosen[rows])]
     return factors
 
 
-def calibrate(calibration: Calibration, forecasts: np.ndarray, repeats: np.ndarray, middle: int) -> np.ndarray:
-    """Published quantiles (windows, leads, quantiles), rising, for the calibration's leads.
+def _replay(calibration: Calibration, residuals: _Residuals, used: np.ndarray, at: int, day: int) -> np.ndarray:
+    """Factors (leads, used, quantiles) after the last weeks before a time, from those of the validation part on."""
+    times, leads = residuals.times, calibration.leads
+    logs = np.repeat(np.log(calibration.factors)[:, None], len(used), axis=1)
+    weight = _RATE * _step(day) / day
+    bounds = np.searchsorted(times, at - day * np.arange(FOLLOWED_DAYS, -1, -1))
+    for first, last in pairwise(bounds):
+        if first == last:
+            continue
+        is_known = residuals.is_known[first:last] & (times[first:last, None] + leads < at)
+        beyond = (residuals.ratios[first:last, :, used] / np.exp(logs) - 1) / (2 * _SOFT) + 0.5
+        missed = np.where(is_known[..., None, None], np.clip(beyond, 0.0, 1.0) - residuals.outside, 0.0).sum(axis=0)
+        moved = logs + weight * np.where(residuals.outside > 0, missed, 0.0)
+        logs = np.clip(moved, np.log(_MIN_FACTOR), np.log(_MAX_FACTOR))
+    return np.exp(logs)
 
-    A repetition that is unknown for a window gives way to the model.
-    """
-    median = forecasts[..., middle, None]
-    sign = np.sign(np.arange(forecasts.shape[-1]) - middle)
-    reach = np.maximum(np.abs(forecasts - median), _FLOOR)
-    stretched = median + sign * reach * calibration.factors
-    chosen = np.take_along_axis(repeats, calibration.repeats[None, :, None], axis=2)
-    repeated = chosen + calibration.offsets
-    is_model = calibration.is_trusted[None, :, None] | ~np.isfinite(chosen)
-    return np.sort(np.where(is_model, stretched, repeated), axis=-1)
+
+def calibrate(calibration: Calibration, forecasts: np.ndarray, loads: np.ndarray, middle: int) -> np.ndarray:
+    """Published quantiles (windows, leads, quantiles), rising, from a model's and the loads (windows,) at origins."""
+    trust = calibration.trust[..., None]
+    median = (1 - trust) * loads[:, None, None] + trust * forecasts[..., middle, None]
+    side = np.sign(np.arange(forecasts.shape[-1]) - middle)
+    return np.sort(median + side * _reach(forecasts, middle) * calibration.factors, axis=-1)
 
 
 def coverage(actual: np.ndarray, forecasts: np.ndarray, quantiles: Sequence[float], percent: int) -> float | None:

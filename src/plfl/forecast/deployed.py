@@ -9,7 +9,7 @@ import csv
 import difflib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -26,10 +26,20 @@ from plfl.data.holidays import AUTO, NONE, find_country, holiday_flags
 from plfl.data.panel import LARGEST, Panel
 from plfl.data.zones import load_zone, utc_offset
 from plfl.errors import BadInput
-from plfl.forecast.aligned import Layout, Series
+from plfl.forecast.aligned import Inputs, Layout, Series
 from plfl.forecast.analog import Shape, forecast_changes
 from plfl.forecast.baselines import REPEATS
-from plfl.forecast.calibrate import Calibration, calibrate, repeat_loads
+from plfl.forecast.calibrate import (
+    FOLLOWED_DAYS,
+    Calibration,
+    Record,
+    calibrate,
+    count_since_1970,
+    find_followed,
+    follow,
+    read_targets,
+    repeat_loads,
+)
 from plfl.forecast.scaling import Scaler
 from plfl.forecast.views import Aligned
 from plfl.forecast.windows import Task, fill_short_gaps
@@ -47,7 +57,7 @@ UNIT = "kWh"
 LOST, _STALE, _MISSING, _FLAT, _NONE, _BROKEN = (
     f"fallback:{reason}"
     for reason in (
-        "model-lost-on-validation",
+        "model-lost-of-late",
         "stale-readings",
         "missing-readings",
         "flat-meter",
@@ -186,6 +196,8 @@ class ClientModel:
     """kWh per interval, of the training part."""
     trained_from: np.datetime64
     """UTC; no earlier reading was used."""
+    judged_from: np.datetime64
+    """UTC; no later reading was learned from, but for choosing and calibrating."""
     trained_until: np.datetime64
     """UTC; no later reading was used."""
 
@@ -220,6 +232,7 @@ class ClientModel:
             "may_export": self.may_export,
             "median": self.median,
             "trained_from": str(self.trained_from),
+            "judged_from": str(self.judged_from),
             "trained_until": str(self.trained_until),
         }
         return {"format": str(FORMAT), "plfl": __version__, "client": self.client, MODEL: json.dumps(model)}
@@ -259,6 +272,7 @@ class ClientModel:
             may_export=model["may_export"],
             median=model["median"],
             trained_from=np.datetime64(model["trained_from"]),
+            judged_from=np.datetime64(model["judged_from"]),
             trained_until=np.datetime64(model["trained_until"]),
         )
 
@@ -288,11 +302,11 @@ class ClientModel:
         warnings: list[str] = []
         if is_model.any():
             known = self._covariates(now, covariates or {}, int(ahead[is_model].max()), warnings)
-            said, is_trusted = self._ask(now, known, ahead[is_model])
+            said, trust = self._ask(now, known, ahead[is_model])
             is_finite = np.isfinite(said).all(axis=-1)
             quantiles[is_model] = np.where(is_finite[:, None], said, quantiles[is_model])
-            for k, finite, trusted in zip(np.flatnonzero(is_model), is_finite, is_trusted, strict=True):
-                qualities[k] = MODEL if finite and trusted else LOST if finite else _BROKEN
+            for k, finite, share in zip(np.flatnonzero(is_model), is_finite, trust, strict=True):
+                qualities[k] = MODEL if finite and share > 0 else LOST if finite else _BROKEN
         least = -np.inf if self.may_export else self.scaler.scale_load(np.zeros(1))[0]
         energy = self.scaler.unscale_load(np.maximum(quantiles, least).astype(np.float32))
         return Forecast(
@@ -329,9 +343,8 @@ class ClientModel:
         read = values[: origin + 1]
         filled = fill_short_gaps(read, self.max_gap)
         lag = end - 1 - origin if len(known) else 0
-        return _Now(
-            begin, begin + end * step, origin, lag, self.scaler.scale_load(filled), self._find_fault(read, filled)
-        )
+        scaled, fault = self.scaler.scale_load(filled), self._find_fault(read, filled)
+        return _Now(begin, begin + end * step, origin, lag, scaled, np.isfinite(read), fault)
 
     def _find_fault(self, read: np.ndarray, filled: np.ndarray) -> str | None:
         """Why the model cannot be asked about readings up to the last one."""
@@ -373,8 +386,8 @@ class ClientModel:
         return np.nan_to_num(self.scaler.scale_covariates(columns))
 
     def _ask(self, now: "_Now", covariates: np.ndarray, ahead: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The published quantiles (points, quantiles), scaled, and which of them are the model's own."""
-        view, leads, origins = self.view, ahead.tolist(), np.array([now.origin])
+        """The published quantiles (points, quantiles), scaled, and how much of the model's change is in each point."""
+        view, leads = self.view, ahead.tolist()
         readings = np.full((len(covariates), 1 + covariates.shape[1] + view.num_derived), np.nan, np.float32)
         readings[: now.origin + 1, 0] = now.load[: now.origin + 1]
         readings[:, 1 : 1 + covariates.shape[1]] = covariates
@@ -382,19 +395,35 @@ class ClientModel:
         series = Series(readings, self._calendar(now.start, now.origin + view.last + 1)[None])
         width = next(len(array) for name, array in self.params.items() if name.endswith("body.0.bias"))
         shape = Shape(view.layout, view.bands, width, view.num_outputs)
-        with np.errstate(over="ignore", invalid="ignore"):
-            said = view.forecast_with(
-                np,
-                lambda inputs: forecast_changes(np, self.params, shape, inputs),
-                series,
-                origins,
-                leads,
-            )
-        calibration = self.calibration.at(leads)
-        repeats = repeat_loads(now.load, origins, leads, view.layout.day)
-        chosen = np.take_along_axis(repeats[0], calibration.repeats[:, None], axis=1)[:, 0]
-        is_trusted = calibration.is_trusted.astype(bool) | ~np.isfinite(chosen)
-        return calibrate(calibration, said, repeats, view.middle)[0], is_trusted
+
+        def ask(origins: np.ndarray, leads: Sequence[int]) -> np.ndarray:
+            def of_params(inputs: Sequence[Inputs]) -> np.ndarray:
+                return np.asarray(forecast_changes(np, self.params, shape, inputs))
+
+            with np.errstate(over="ignore", invalid="ignore"):
+                return np.asarray(view.forecast_with(np, of_params, series, origins, leads))
+
+        calibration = self._follow(now, ask).at(leads)
+        origins = np.array([now.origin])
+        return calibrate(calibration, ask(origins, leads), now.load[origins], view.middle)[0], calibration.trust
+
+    def _follow(self, now: "_Now", ask: Callable[[np.ndarray, Sequence[int]], np.ndarray]) -> Calibration:
+        """The calibration that the readings up to the last one lead to: the last weeks are forecast again."""
+        view, leads = self.view, self.calibration.leads.tolist()
+        first, day = count_since_1970(now.start, view.layout.seconds), view.layout.day
+        begin = max(
+            now.origin - FOLLOWED_DAYS * day - max(view.last, day),
+            count_since_1970(self.judged_from, view.layout.seconds) - first,
+        )
+        origins = find_followed(now.load, now.was_read, begin, now.origin + 1, view.lookback, day, first)
+        if not len(origins):
+            return self.calibration
+        read = np.where(now.was_read, now.load, np.float32(np.nan))
+        actual = read_targets(read, origins, leads, now.origin + 1)
+        record = Record(first + origins, now.load[origins], actual, ask(origins, leads))
+        latest = np.array([first + now.origin])
+        found = follow(self.calibration, record, latest, day, view.quantiles or (0.5,))
+        return found._replace(factors=found.factors[0], trust=found.trust[0])
 
     def _calendar(self, start: np.datetime64, num_times: int) -> np.ndarray:
         """(time, columns) scaled."""
@@ -427,6 +456,8 @@ class _Now:
     """Intervals between the last reading's end and the issue."""
     load: np.ndarray
     """(time,) up to the last reading, scaled, short gaps filled."""
+    was_read: np.ndarray
+    """(time,) where it is not filled."""
     reason: str | None
     """Why the model cannot be asked."""
 
@@ -448,7 +479,9 @@ def deploy(
     begin, validation, test = task.bounds[row][:3]
     own = {name: np.array(array) for name, array in params.items()}
     country = _name_holidays(view.holidays, panel.zones[row], panel.start)
-    trained_from, trained_until = ((panel.start + at * panel.interval).astype("datetime64[s]") for at in (begin, test))
+    trained_from, judged_from, trained_until = (
+        (panel.start + at * panel.interval).astype("datetime64[s]") for at in (begin, validation, test)
+    )
     years = _year(panel.start) - 1, _year(trained_until) + _HOLIDAY_YEARS
     return ClientModel(
         client=panel.ids[row],
@@ -465,6 +498,7 @@ def deploy(
         may_export=task.may_export(row),
         median=float(np.nanmedian(panel.load[row, begin:validation])),
         trained_from=trained_from,
+        judged_from=judged_from,
         trained_until=trained_until,
     )
 
