@@ -3,11 +3,12 @@
 from plfl.deploy import local
 from plfl.deploy.coordinator import Coordinator, Terms
 from plfl.deploy.local import LocalWire
-from plfl.deploy.settings import Policy
-from small import agree_on
+from small import agree_on, consenting, tiny_config
 
 SOON = Terms(deadline=0.2, settling=0.2, patience=3)
-ANY = Policy(min_batch=1, min_local_steps=1)
+UNGUARDED = {"min_batch": 1, "min_local_steps": 1, "max_unit_change": 1e9, "blurred_windows": 0}
+ANY = consenting(tiny_config(), **UNGUARDED)
+"""Agrees to `tiny_config`, whatever is asked, and alters no update."""
 
 
 def make_nodes(folder, panel, policy=ANY, finish=None):
@@ -15,6 +16,6 @@ def make_nodes(folder, panel, policy=ANY, finish=None):
 
 
 def make_federation(folder, panel, config, terms=SOON, wire=None, **more):
-    wire = wire or LocalWire(make_nodes(folder / "clients", panel))
+    wire = wire or LocalWire(make_nodes(folder / "clients", panel, consenting(config, **UNGUARDED)))
     ids = more.pop("ids", list(panel.ids))
     return Coordinator(agree_on(panel, config), lambda: ids, wire, folder / "server", terms, **more), wire

@@ -10,6 +10,8 @@ from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
 from plfl.deploy.agreement import Agreement, make_agreement
+from plfl.deploy.policy import agreed_settings
+from plfl.deploy.settings import Policy
 from plfl.federate.loop import Deliver, Loop
 from plfl.federate.params import client_keys
 from plfl.federate.round import FederationState, choose_cohort, run_round
@@ -50,6 +52,11 @@ def agree_on(panel: Panel, config: Config, run: str = "run-1") -> Agreement:
     return make_agreement(run, config, minutes, panel.covariate_names, panel.static_names)
 
 
+def consenting(config: Config, **rules: object) -> Policy:
+    """A client's policy that agrees to a config."""
+    return Policy(recipes=(config.recipe,), settings=agreed_settings(config), **rules)
+
+
 def analog_config(**values: object) -> Config:
     """Recipe `forecast`, small enough to compile in some seconds."""
     tiny = {"hidden": 8, "days": 3, "lookback": "1h", "batch": 6, "rounds": 2, "local_steps": 4}
@@ -75,7 +82,8 @@ def client_data(task: Task) -> list[ClientData]:
     """Each client's data on its own; origins are padded alike, so that one compiled step serves all clients."""
     origins, counts = pad_origins(task.origins["train"])
     ends = task.bounds[:, 1].astype(np.int32)
-    rows = zip(task.series, task.zone_of_client, task.statics, origins, counts, ends, strict=True)
+    facts = (task.zone_of_client, task.statics, origins, counts, ends, task.was_read())
+    rows = zip(task.series, *facts, strict=True)
     return [ClientData(series, task.calendar, *rest) for series, *rest in rows]
 
 

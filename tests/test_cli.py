@@ -59,6 +59,10 @@ BAD_INPUT = {
     "split": (["--set", "split=[0.5,0.1,0.1]"], "split [0.5, 0.1, 0.1] must add up to 1, as in [0.8, 0.1, 0.1]"),
     "client optimizer": (["--set", "client=adm"], "client = 'adm': input should be 'adam', 'adam_ams', 'prox'"),
     "setting of another optimizer": (["--set", "tau=0.1"], "tau is not a setting of fed_avg; fed_avg has server_lr"),
+    "setting of another aggregate": (
+        ["--set", "aggregate=median", "--set", "trim=0.1"],
+        "trim is not a setting of median; median has none",
+    ),
     "batch": (["--set", "batch=9999"], "it has 960 readings and 753 training windows for batch = 9999"),
     "pattern": (["--set", "personal=mpl.*"], "personal pattern 'mpl.*' matches no parameter; the model has lstm."),
     "no clients": (["--data", "generated:0"], "generated:0 has no clients; ask for at least 1"),
@@ -275,6 +279,8 @@ def test_the_command_line_is_frozen():
         "federation server": ["--insecure", "--json", "--resume"],
         "federation client": ["--insecure", "--json", "--once"],
         "federation status": ["--json"],
+        "federation backup": ["--json"],
+        "federation restore": ["--json"],
         "federation demo": ["--clients", "--json", "--keep", "--personal", "--rounds", "--server", "--set"],
     }
 

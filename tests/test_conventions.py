@@ -13,13 +13,13 @@ from plfl.data.rules import RULES
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "plfl"
 LAYERS = [
-    {"errors", "_version"},
+    {"errors", "_version", "plain"},
     {"config", "storage"},
     {"native"},
     {"data", "recipes"},
     {"forecast"},
     {"federate", "report", "runfolder", "doctor"},
-    {"results", "federation", "publishing"},
+    {"results", "federation", "publishing", "folds"},
     {"tuning"},
     {"comparisons", "adapting"},
     {"training"},

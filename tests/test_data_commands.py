@@ -92,12 +92,12 @@ def test_check_of_good_data_says_what_it_has(tmp_path):
 
 def test_check_shows_code_count_place_and_fix_and_ends_with_status_2(tmp_path):
     load = np.array(generate(3, days=20).load.ravel())
-    load[100] = -5
+    load[100] = np.inf
     write_meters(tmp_path / "meters.csv", y=load)
     done = plfl("check", "meters.csv", "--set", "timezone=UTC", cwd=tmp_path)
     assert done.returncode == 2
-    assert "PLF203 first at meters.csv, line 102, column 'y', client b001" in done.stdout
-    assert "--set allow_export=true" in done.stdout
+    assert "PLF202 first at meters.csv, line 102, column 'y', client b001" in done.stdout
+    assert "leave it empty if it is missing" in done.stdout
     assert "A run would leave out 1: b001" in done.stdout
     found = json.loads(plfl("check", "meters.csv", "--set", "timezone=UTC", "--json", cwd=tmp_path).stdout)
     assert (found["is_usable"], found["num_clients"], found["num_refused"]) == (False, 2, 1)
@@ -106,10 +106,10 @@ def test_check_shows_code_count_place_and_fix_and_ends_with_status_2(tmp_path):
 
 def test_check_can_overrule_a_judgement(tmp_path):
     load = np.array(generate(3, days=20).load.ravel())
-    load[960:1920] *= 1000
+    load[:1920] = np.cumsum(load[:1920])
     write_meters(tmp_path / "meters.csv", y=load)
     assert plfl("check", "meters.csv", "--set", "timezone=UTC", cwd=tmp_path).returncode == 2
-    overruled = ["--set", "timezone=UTC", "--set", "ignore=PLF205"]
+    overruled = ["--set", "timezone=UTC", "--set", "ignore=PLF204"]
     assert plfl("check", "meters.csv", *overruled, cwd=tmp_path).returncode == 0
 
 

@@ -24,16 +24,16 @@ def check(*args: str):
 
 
 def many_faults():
-    """A gap, negative readings in both, and a long gap."""
+    """A gap, conflicting readings in both, and a long gap."""
     frame = clean(2)
-    frame.loc[[100, 101, 2000], "y"] = -1.0
-    return drop(frame, 300, *range(1500, 1600))
+    others = frame.loc[[100, 101, 2000]].assign(y=1.5)
+    return pd.concat([drop(frame, 300, *range(1500, 1600)), others], ignore_index=True)
 
 
 def test_findings_are_grouped_by_rule_the_gravest_first(tmp_path):
     groups = diagnose(write(tmp_path, many_faults())).groups()
     assert [(group.first.code, group.count, group.num_clients) for group in groups] == [
-        ("PLF203", 3, 2),
+        ("PLF104", 3, 2),
         ("PLF105", 1, 1),
         ("PLF106", 1, 1),
     ]
@@ -43,12 +43,12 @@ def test_findings_are_grouped_by_rule_the_gravest_first(tmp_path):
 
 def test_the_first_place_of_a_group_is_the_first_in_the_file(tmp_path):
     place = diagnose(write(tmp_path, many_faults())).groups()[0].first.place
-    assert (place.client, place.row, place.line) == ("b001", 101, 102)
+    assert (place.client, place.row, place.line) == ("b001", 2588, 2589)
 
 
 def test_a_refused_client_is_not_among_those_that_take_part(tmp_path):
     frame = clean(3)
-    frame.loc[100, "y"] = -1.0
+    frame.loc[100, "y"] = np.inf
     diagnosis = diagnose(write(tmp_path, frame))
     assert (diagnosis.refused, diagnosis.ids, diagnosis.is_usable) == (("b001",), ("b002", "b003"), False)
 
@@ -84,19 +84,19 @@ def test_the_json_holds_everything_and_no_number_that_json_does_not_know(tmp_pat
     assert (result.exit_code, facts["num_refused"], facts["num_clients"], facts["is_usable"]) == (2, 2, 0, False)
     first = facts["findings"][0]
     assert first == {
-        "code": "PLF203",
-        "title": "negative values",
+        "code": "PLF104",
+        "title": "conflicting readings",
         "level": "refused",
         "count": 2,
         "place": {
             "file": path,
-            "row": 101,
+            "row": 2588,
             "column": "y",
             "client": "b001",
             "time": "2018-01-02T07:00:00Z",
         },
-        "detail": "2 readings, the lowest -1 kWh",
-        "fix": RULES["PLF203"].fix,
+        "detail": f"2 stamps with several values, first {clean(1).y[100]:g} and 1.5",
+        "fix": RULES["PLF104"].fix,
     }
 
 
@@ -111,7 +111,12 @@ def test_the_table_shows_code_count_first_place_and_fix(tmp_path):
     result = check(write(tmp_path, many_faults()), "--set", CHICAGO)
     text = re.sub(r"\s+", " ", result.stdout)
     assert result.exit_code == 2
-    for part in ("PLF203", "negative values", "meters.csv, line 102, column 'y', client b001", "allow_export=true"):
+    for part in (
+        "PLF104",
+        "conflicting readings",
+        "meters.csv, line 2589, column 'y', client b001",
+        "duplicates=first",
+    ):
         assert part in text
     assert "A run would leave out 2: b001, b002" in text
 
@@ -152,9 +157,9 @@ def test_all_rules_are_listed_as_json():
 
 
 def test_an_unknown_code_is_refused_with_the_nearest():
-    error = check("--explain", "PLF210").exception
+    error = check("--explain", "PLF299").exception
     assert isinstance(error, BadInput)
-    assert re.search(r"there is no rule 'PLF210'; did you mean PLF\d+\?", str(error))
+    assert re.search(r"there is no rule 'PLF299'; did you mean PLF\d+\?", str(error))
 
 
 def test_nothing_to_check_is_refused():
@@ -162,7 +167,7 @@ def test_nothing_to_check_is_refused():
 
 
 def test_only_judgements_can_be_overruled():
-    with pytest.raises(BadInput, match="only PLF204, PLF205, PLF207 are judgements that can be overruled"):
+    with pytest.raises(BadInput, match="only PLF204, PLF205, PLF207, PLF209 are judgements that can be overruled"):
         Config(ignore=["PLF101"])
 
 
@@ -171,7 +176,7 @@ def test_a_finding_reads_as_one_sentence_with_place_and_fix(tmp_path):
     [finding] = diagnose(path).findings
     assert str(finding) == (
         "PLF203 negative values: meters.csv, line 702, column 'y', client b001, 2018-01-08T13:00:00Z: 1 reading, the "
-        "lowest -2.5 kWh; correct the file, or, if the meter does export: --set allow_export=true"
+        "lowest -2.5 kWh; correct the readings, or, if the meter does export: --set allow_export=true"
     )
 
 

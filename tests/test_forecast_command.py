@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.deploy.settings import ClientSettings
 from plfl.errors import BadInput
-from plfl.forecast.deployed import ClientModel, forecast_client
+from plfl.forecast.deployed import ClientModel, find_model, forecast_client
 from plfl.recipes import make_recipe
 from plfl.storage import read_arrays
 
@@ -303,3 +304,82 @@ def test_forecasting_imports_no_jax_and_from_arrays_no_pyarrow(run, meter):
         "assert len(found.qualities) == 96 and found.warnings;"
         "assert not {'jax', 'pyarrow', 'rich', 'holidays'} & set(sys.modules)"
     )
+
+
+def own_table(folder: Path, change) -> Path:
+    """The run's meters as a table of its own, altered."""
+    panel = generate(2, days=24)
+    times = pd.to_datetime(panel.times(), utc=True)
+    parts = [pd.DataFrame({"unique_id": c, "ds": times, "y": panel.load[k]}) for k, c in enumerate(panel.ids)]
+    path = folder / "meters.csv"
+    pd.concat([change(part) for part in parts]).to_csv(path, index=False)
+    return path
+
+
+ISSUED = 1900
+"""Intervals from the beginning of the record to the forecast; the meter stands still since 100."""
+
+
+def stands_still(part: pd.DataFrame) -> pd.DataFrame:
+    y = part.y.to_numpy().copy()
+    y[ISSUED - 100 : ISSUED + 200] = y[ISSUED - 100]
+    return part.assign(y=y)
+
+
+LATER = {
+    "it went on for three days": lambda part: part,
+    "it came back": lambda part: part.assign(y=part.y.where(part.index < ISSUED, np.arange(len(part)) % 7 + 1.0)),
+    "another unit": lambda part: part.assign(y=part.y.where(part.index < ISSUED, 1000 * (part.index % 9 + 1.0))),
+    "conflicting copies": lambda part: pd.concat([part, part.iloc[ISSUED + 5 :].assign(y=9.0)]),
+    "another resolution": lambda part: part[(part.index < ISSUED) | (part.index % 4 == 0)],
+    "stamps beside the grid": lambda part: part.assign(
+        ds=part.ds.where(part.index < ISSUED + 3, part.ds + pd.Timedelta("7min"))
+    ),
+    "nothing": lambda part: part.iloc[:ISSUED],
+}
+
+
+@pytest.fixture(scope="module")
+def still(tmp_path_factory) -> Path:
+    """A run on a table that can be altered."""
+    folder = tmp_path_factory.mktemp("still")
+    settings = {**TINY, "data": [str(own_table(folder, lambda part: part))], "timezone": "America/Chicago"}
+    training.run(make_recipe("forecast", settings), out=folder / "run")
+    return folder
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_later_readings_change_no_forecast_and_no_refusal(still, later):
+    at = f"{pd.Timestamp(generate(2, days=24).times()[ISSUED])}Z"
+    own_table(still, stands_still)
+    before = forecast_client(still / "run", "b001", at=at)
+    own_table(still, lambda part: LATER[later](stands_still(part)))
+    after = forecast_client(still / "run", "b001", at=at)
+    assert after.to_dict() == before.to_dict()
+    assert before.quality == "model"
+
+
+def test_with_a_short_history_the_command_says_what_the_run_published(tmp_path):
+    settings = {**TINY, "days": 10, "history_days": 5, "data": [SOURCE]}
+    training.run(make_recipe("forecast", settings), out=tmp_path / "run")
+    published = pq.read_table(tmp_path / "run" / "forecasts.parquet").to_pandas()
+    for _, row in published[published.unique_id == "b001"].iloc[[0, 40]].iterrows():
+        at = f"{(row.cutoff + pd.Timedelta('15min')).tz_localize(None).isoformat()}Z"
+        point = forecast_client(tmp_path / "run", "b001", at=at).points()[3]
+        assert point["quantiles"]["0.1"] == pytest.approx(row["plfl-lo-80"], rel=1e-4)
+        assert point["energy_kwh"] == pytest.approx(row.plfl, rel=1e-4)
+
+
+def test_a_time_that_the_clocks_skip_is_refused_with_one_that_exists(run):
+    zone = find_model(run, "b001").zone
+    with pytest.raises(BadInput, match=f"'2018-03-11T02:30' is no time in {zone}, .*; write 2018-03-11T03:30, or"):
+        forecast_client(run, "b001", at="2018-03-11T02:30")
+
+
+def test_small_loads_keep_their_digits(run):
+    model = find_model(run, "b001")
+    small = replace(model.scaler, load_mean=1e-6 * model.scaler.load_mean, load_sd=1e-6 * model.scaler.load_sd)
+    said = replace(model, scaler=small).forecast(1e-6 * generate(2, days=24).load[0], None, np.datetime64("2018-01-01"))
+    for point, row in zip(said.points(), said.energy, strict=True):
+        assert point["energy_kwh"] == pytest.approx(row[1], rel=1e-6)
+        assert 0 < point["energy_kwh"] < 1e-4

@@ -10,9 +10,9 @@ import pytest
 
 from plfl.errors import BadInput, Interrupted
 from plfl.federate.devices import prepare
-from plfl.federation import Federation
+from plfl.federation import Federation, make_plan
 from plfl.results import score_clients
-from plfl.study import StudyProgress, _load, find_studies, load_study, resume_study, run_study
+from plfl.study import StudyProgress, _Job, _load, find_studies, load_study, resume_study, run_study
 from small import TINY
 
 SETTINGS = TINY | {"rounds": 2, "local_steps": 3, "eval_every": 1, "cores": 2}
@@ -121,6 +121,16 @@ def test_a_point_that_no_optimizer_understands_is_refused_before_anything_is_tra
     assert not (tmp_path / "study").exists()
 
 
+def test_steps_are_counted_as_they_are_run(tmp_path):
+    settings = SETTINGS | {"max_passes": 1, "local_steps": 500}
+    runs = small_study(data=["generated:2?days=12"], settings=settings, grid={}, seeds=1).runs()
+    tasks = _load("generated:2?days=12", runs)
+    job = _Job(tmp_path, runs, tasks, prepare("cpu", 2, deterministic=False), lambda progress: None)
+    local_steps = make_plan(runs[0].config, tasks[runs[0].place]).training.local_steps
+    assert local_steps < 500
+    assert job.num_steps == 2 * local_steps * 2  # rounds, steps, clients
+
+
 @pytest.mark.e2e
 def test_every_run_is_stored_with_its_clients_and_its_curve(finished):
     result = read(finished)
@@ -152,7 +162,7 @@ def test_a_run_of_a_study_has_the_numbers_that_it_has_alone(finished):
     for index in (1, 14):
         run, stored = study.runs()[index], read(finished)["runs"][index]
         assert (stored["source"], stored["seed"], stored["point"]) == (run.source, run.config.seed, run.point)
-        federation = Federation(run.config, _load(run.source, study.runs()), None, devices)
+        federation = Federation(run.config, _load(run.source, study.runs())[run.place], None, devices)
         state = federation.engine.init()
         for at in (1, 2):
             state = federation.engine.run_round(state, at)[0].state

@@ -72,13 +72,20 @@ def test_the_run_folder_holds_what_it_promises(tmp_path):
     assert stored == {name: value for name, value in result.to_dict().items() if name != "folder"}
 
 
+def test_the_steps_that_were_run_are_reported_where_max_passes_binds():
+    result = run(tiny_config(data="generated:2?days=12", max_passes=0.05))
+    seconds = sum(row["seconds"] for row in result.history)
+    assert 1 <= result.local_steps < TINY["local_steps"]
+    assert result.client_steps_per_second == pytest.approx(2 * 2 * result.local_steps / seconds)
+
+
 def test_a_stored_config_is_complete_and_runs_again(tmp_path):
     run(small_config(), out=tmp_path / "run")
     values = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert set(Config.model_fields) - set(values) == {
         *("history_days", "max_passes", "chunk", "cores"),  # all there is
         *("timezone", "stamp_timezone", "time_format", "interval", "covariates", "statics"),  # as the data says
-        *("alpha", "server_beta1", "server_beta2", "tau", "sync_every"),  # not settings of adam and fed_avg
+        *("alpha", "server_beta1", "server_beta2", "tau", "sync_every", "trim"),  # not settings of what was chosen
     }
     assert values["client_lr"] == 2e-3
     assert complete(Config(**values)) == complete(small_config())

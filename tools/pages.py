@@ -21,8 +21,8 @@ values, with 3 about files. What a finding does to a run is its level:
 
 `plfl check` ends with status 2 if there is an error or a refused client, else with 0; `--json` gives every finding with
 its count and first place (file, row, line, column, client, time). Findings also stand in a run's `result.json` and
-report. Judgements that can be wrong are overruled by `--set ignore=CODE` (PLF204, PLF205, PLF207). This page is made by
-`make docs`.
+report. Judgements that can be wrong are overruled by `--set ignore=CODE` (PLF204, PLF205, PLF207, PLF209). This page is
+made by `make docs`.
 """
 HEAD = """# Config fields
 
@@ -30,23 +30,30 @@ Every field of `plfl.Config`, for `--set key=value` on the command line, keyword
 in a run's folder. Durations are written `45min`, `3h` or `1d`; a bare number counts intervals of the data. Lists are
 written as in JSON: `--set 'personal=["lstm.*"]'`. This page is made by `make docs`.
 
-Optimizer fields without a default here take that of the chosen optimizer:
+Fields of optimizers and aggregates without a default here take that of the chosen one:
 
-| optimizer | settings and defaults |
+| chosen | settings and defaults |
 |---|---|
 """
 
 
 def optimizer_rows() -> list[str]:
     """Each optimizer's own settings."""
+    from plfl.federate.aggregate import AGGREGATES
     from plfl.federate.client import CLIENT_OPTIMIZERS
     from plfl.federate.server import SERVER_OPTIMIZERS
-    from plfl.federation import CLIENT_SETTINGS, SERVER_SETTINGS
+    from plfl.federation import AGGREGATE_SETTINGS, CLIENT_SETTINGS, SERVER_SETTINGS
 
     rows = []
-    for factories, fields in ((CLIENT_OPTIMIZERS, CLIENT_SETTINGS), (SERVER_OPTIMIZERS, SERVER_SETTINGS)):
+    choices = (
+        (CLIENT_OPTIMIZERS, CLIENT_SETTINGS),
+        (SERVER_OPTIMIZERS, SERVER_SETTINGS),
+        (AGGREGATES, AGGREGATE_SETTINGS),
+    )
+    for factories, fields in choices:
         for name, factory in factories.items():
-            defaults = factory.__kwdefaults__ or {}
+            if not (defaults := factory.__kwdefaults__):
+                continue
             rows.append(
                 f"| `{name}` | {', '.join(f'`{fields[key]}` {value:g}' for key, value in defaults.items())} |\n"
             )

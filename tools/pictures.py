@@ -38,12 +38,14 @@ def main() -> None:
 
 
 def take_study(browser: webdriver.Chrome) -> None:
-    """The headline, and the heat maps."""
+    """The headline, the folds and the heat maps."""
     browser.execute_script("for (const d of document.querySelectorAll('details')) d.style.display = 'none'")
     sections = browser.find_elements(By.CSS_SELECTOR, "main > section, body > section, section")
     titles = {section.text.split("\n")[0]: section for section in sections}
     browser.set_window_size(1000, browser.execute_script("return document.body.scrollHeight"))
     browser.find_element(By.TAG_NAME, "header").screenshot(str(PICTURES / "study.png"))
+    if (folds := "Does it hold at other times?") in titles:
+        titles[folds].screenshot(str(PICTURES / "folds.png"))
     titles["MASE by optimizer pair and personalization"].screenshot(str(PICTURES / "heatmaps.png"))
 
 

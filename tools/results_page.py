@@ -1,6 +1,6 @@
 """Write docs/results.md from finished studies: `python tools/results_page.py PAPER CLIENT_SETTINGS SERVER_SETTINGS`.
 
-Each argument is the folder of a study: `plfl study paper`, `plfl study client_settings` and `plfl study
+Each argument is the folder of a study: `plfl study paper --folds 4`, `plfl study client_settings` and `plfl study
 server_settings`. The authors' numbers come from their published table (docs/authors_mase_table.csv).
 """
 
@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from plfl.report.fold_figures import follow, mean_over, say_folds, spread
 from plfl.report.grid import StoredStudy
+from plfl.report.tables import counted
 
 DOCS = Path(__file__).parents[1] / "docs"
 LEVELS = {"none": "P1 plain FL", "mlp": "P2 PL-FL", "all": "P3 local training"}
+NAMES = {name[:2]: name for name in LEVELS.values()}
 AUTHORS_LEVELS = {"none": "all_shared", "mlp": "mlp_personalized", "all": "all_personalized"}
 CLIENTS = {"adam": "Adam", "adam_ams": "AdamAMS", "prox": "Prox", "prox_adam": "ProxAdam"}
 SERVERS = {
@@ -33,7 +36,7 @@ def main() -> None:
     paper, clients, servers = (json.loads((Path(a) / "result.json").read_text()) for a in sys.argv[1:4])
     authors = read_authors()
     parts = [head(paper), verdicts(paper), *(grids(paper, source["name"], authors) for source in paper["sources"])]
-    parts += [baselines(paper), directions(paper, authors)]
+    parts += [folds(paper), baselines(paper), directions(paper, authors)]
     parts.append(sweep(clients, "client", ("client_lr", "alpha"), "plfl study client_settings"))
     parts.append(sweep(servers, "server", ("server_lr",), "plfl study server_settings"))
     (DOCS / "results.md").write_text("\n".join(parts))
@@ -44,9 +47,10 @@ def head(paper: dict[str, Any]) -> str:
     study = paper["study"]
     return (
         "# Results\n\n"
-        "Made by `tools/results_page.py` from `plfl study paper`, `plfl study client_settings` and `plfl study "
-        f"server_settings` on the bundled data. {len(paper['runs'])} runs of the paper's study, "
-        f"{len(study['seeds'])} seeds, trained on {', '.join(paper['devices'])}. Test MASE is the error relative to "
+        f"Made by `tools/results_page.py` from `plfl study paper --folds {len(paper['folds'])}`, `plfl study "
+        "client_settings` and `plfl study server_settings` on the bundled data. "
+        f"{len(paper['runs'])} runs of the paper's study, {len(study['seeds'])} seeds, and as many again in each fold, "
+        f"trained on {', '.join(paper['devices'])}. Test MASE is the error relative to "
         "persistence one hour ahead, mean over the 12 clients of a state and over seeds; below 1 is better. On another "
         "device the last digits differ, and single runs by about as much as between seeds.\n"
     )
@@ -70,6 +74,27 @@ def verdicts(paper: dict[str, Any]) -> str:
             lines.append(
                 f"| {source.label} | {ours:.3f} | {rival.name} | {theirs:.3f} | {share} | {low:.3f} to {high:.3f} |"
             )
+    return "\n".join(lines) + "\n"
+
+
+def folds(paper: dict[str, Any]) -> str:
+    """Each level in other parts of the year, beside the single split."""
+    study = StoredStudy(paper)
+    spans = [" to ".join(time[:10] for time in fold["sources"][0]["test"]) for fold in paper["folds"]]
+    lines = [
+        "## Over the year\n",
+        f"The single split tests on the last tenth of the year. `plfl study paper --folds {len(spans)}` cuts the year",
+        f"into {len(spans) + 1} blocks as well, and all runs are trained on one and tested on the next, trained",
+        "on the first two and tested on the third, and so on. In each fold the optimizer pair is chosen on the fold's",
+        f"own validation part. ± is the standard deviation over folds.\n\n{say_folds(study)}\n",
+        f"| state | level | single split | mean of folds | {' | '.join(spans)} |",
+        f"|---|---|---|---|{'---|' * len(spans)}",
+    ]
+    for source in study.sources:
+        for name, parts in follow(study, source).items():
+            single, *means = (f"{part.mean:.3f}" for part in parts)
+            mean, level = f"{mean_over(parts[1:]).text} ± {spread(parts[1:]):.3f}", NAMES[name]
+            lines.append(f"| {source.label} | {level} | {single} | {mean} | {' | '.join(means)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -143,7 +168,8 @@ def sweep(result: dict[str, Any], kind: str, settings: tuple[str, ...], command:
         tries.setdefault(key, []).append(run["validation_mase"])
     means = {key: float(np.mean(values)) for key, values in tries.items()}
     best = {name: min((m, k) for k, m in means.items() if k[0] == name)[1] for name in {k[0] for k in means}}
-    lines = [f"## Settings of the {kind} optimizers\n", f"`{command}`: validation MASE, mean over states and levels.\n"]
+    over = f"states, levels and {counted(len(result['study']['seeds']), 'seed')}"
+    lines = [f"## Settings of the {kind} optimizers\n", f"`{command}`: validation MASE, mean over {over}.\n"]
     lines.append(f"| {kind} | {' | '.join(settings)} | validation MASE | |\n|---|{'---|' * len(settings)}---|---|")
     for key, mean in means.items():
         values = " | ".join("" if value is None else f"{value:g}" for value in key[1:])

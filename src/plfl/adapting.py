@@ -177,7 +177,7 @@ def adapt(
         result = Adaptation(
             run=run.folder.resolve().name,
             rounds=run.rounds,
-            interval_minutes=float(panel.interval / np.timedelta64(1, "m")),
+            interval_minutes=panel.minutes,
             meters=_describe(run, task, tuned.choices, calibrations),
             curve=[point for point in points if point] if curve else None,
             findings=[finding.to_dict() for finding in task.findings],
@@ -248,7 +248,7 @@ def _load(data: Any, config: Config) -> Loaded:
 
 def _check_inputs(run: _Run, panel: Panel) -> None:
     """Refuse another interval or other covariates than the run's, where they are on record."""
-    theirs, ours = run.facts.get("interval_minutes"), panel.interval / np.timedelta64(1, "m")
+    theirs, ours = run.facts.get("interval_minutes"), panel.minutes
     if theirs not in (None, ours):
         hint = f"add them up with --set interval={theirs:g}min" if ours < theirs else "give finer readings"
         raise BadInput(
@@ -271,7 +271,7 @@ def _check_fit(run: _Run, config: Config, task: Task) -> None:
     if wanted is None or wanted == given:
         raise BadInput(
             f"the shared model of {run.folder} does not fit meters with an interval of "
-            f"{task.panel.interval / np.timedelta64(1, 'm'):g} minutes and the covariates "
+            f"{task.panel.minutes:g} minutes and the covariates "
             f"{_listed(task.panel.covariate_names)}; give readings as the run had them"
         )
     raise BadInput(
@@ -341,13 +341,12 @@ def _describe(
     run: _Run, task: Task, choices: Sequence[dict[str, Choice]], calibrations: Sequence[Calibration]
 ) -> list[Meter]:
     """Every meter in the order of ids; refused ones with the reason."""
-    minutes = float(task.panel.interval / np.timedelta64(1, "m"))
     found = []
     for row, client in enumerate(task.panel.ids):
         days = float(task.bounds[row][3] - task.bounds[row][0]) / task.panel.steps_per_day
         notes = [f"fewer than {FEW_DAYS} days"] if days < FEW_DAYS else []
         notes += ["took part in the run"] if client in run.clients else []
-        personal = describe_personal(choices[row], calibrations[row], minutes)
+        personal = describe_personal(choices[row], calibrations[row], task.panel.seconds)
         found.append(
             Meter(
                 id=client,

@@ -24,6 +24,7 @@ from plfl.config import Config, parse_settings
 from plfl.deploy.commands import app as federation_app
 from plfl.errors import BadInput, Interrupted, PlflError
 from plfl.federate import processes
+from plfl.plain import PlainFormatter, plain_lines
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
 from plfl.terminal import (
     AdaptBar,
@@ -277,7 +278,7 @@ def adapt(
 
 
 @app.command(
-    epilog="Examples: `plfl study paper --quick` · `plfl study paper --seeds 3` · `plfl study mine.toml` · "
+    epilog="Examples: `plfl study paper --quick` · `plfl study paper --folds 4` · `plfl study mine.toml` · "
     "`plfl study --resume runs/NAME`"
 )
 def study(
@@ -292,6 +293,9 @@ def study(
         typer.Option("--set", metavar="KEY=VALUE", help="A config field for all runs; may be repeated."),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds.")] = None,
+    folds: Annotated[
+        int | None, typer.Option(help="Test on so many parts of the time too, each with its own past alone.")
+    ] = None,
     is_quick: Annotated[bool, typer.Option("--quick", help="A first look: less data, few rounds.")] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A new folder for the study; runs/study-NAME if left out.")
@@ -307,12 +311,13 @@ def study(
     with status("loading JAX ..."):
         from plfl import runfolder, study
     if resume is not None:
-        if name or data or settings or seeds or is_quick or out:
+        if name or data or settings or seeds or folds is not None or is_quick or out:
             raise BadInput("--resume goes on with the study as it is; leave out everything else")
         with StudyBar() as bar:
             folder = study.resume_study(resume, observer=bar.show)
     else:
-        chosen = study.load_study(name or "paper", is_quick=is_quick, data=data, seeds=seeds, settings=values or None)
+        changes = {"data": data, "seeds": seeds, "folds": folds, "settings": values or None}
+        chosen = study.load_study(name or "paper", is_quick=is_quick, **changes)
         with StudyBar() as bar:
             place = out or runfolder.unused_name(f"study-{chosen.name}")
             folder = study.run_study(chosen, place, observer=bar.show)
@@ -509,6 +514,7 @@ def main() -> None:
         sys.meta_path.insert(0, _WithoutPandas())
     handler = RichHandler(console=errors, show_time=False, show_path=False, markup=False)
     handler.setLevel(logging.WARNING)
+    handler.setFormatter(PlainFormatter("%(message)s"))
     logging.getLogger("plfl").addHandler(handler)
     logging.getLogger("plfl").setLevel(logging.INFO)
     try:
@@ -557,4 +563,4 @@ def _die_of_sigterm(message: str) -> NoReturn:
 
 def _say(message: str) -> None:
     errors.quiet = False
-    errors.print(f"plfl: {message}", markup=False, soft_wrap=True)
+    errors.print(f"plfl: {plain_lines(message)}", markup=False, soft_wrap=True)

@@ -90,7 +90,7 @@ def central(
     partition = plan.training.partition
     training = plan.training._replace(
         partition=make_partition(partition.shared + partition.personal, PERSONAL["local"]),
-        local_steps=config.local_steps * plan.num_asked,
+        local_steps=plan.training.local_steps * plan.num_asked,
     )
     data = jax.device_put(pool(task), devices[0])
     key = client_keys(config.seed, ["+".join(task.panel.ids)])[0]  # of one client alone, its own
@@ -115,6 +115,7 @@ def pool(task: Task) -> ClientData:
         origins=origins,
         num_windows=np.asarray(len(origins), np.int32),
         end=np.asarray(num_clients * num_times, np.int32),
+        was_read=np.zeros(0, bool),
     )
 
 

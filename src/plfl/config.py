@@ -21,7 +21,7 @@ from plfl.errors import BadInput
 PERSONAL_ALIASES: dict[str, tuple[str, ...]] = {"none": (), "mlp": ("mlp.*",), "all": ("*",)}
 GIVEN = "given in Python"
 """Stands in a stored config for data or a model that was handed to `plfl.run` as an object."""
-IGNORABLE = ("PLF204", "PLF205", "PLF207")
+IGNORABLE = ("PLF204", "PLF205", "PLF207", "PLF209")
 """Judgements of the data doctor that can be wrong, so that `ignore` overrules them."""
 TABLE_FIELDS = (
     *("timezone", "stamp_timezone", "stamps", "time_format", "unit", "cumulative", "interval", "duplicates"),
@@ -41,7 +41,7 @@ TABLE_FIELDS = (
 UP_TO = "up to "
 """Before a horizon: one model for all leads up to it."""
 _MAX_DIGITS = 9
-_UNITS = {"min": 1, "h": 60, "d": 24 * 60}
+_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
 
 def _parse_patterns(value: object) -> object:
@@ -56,7 +56,7 @@ def _parse_list(value: object) -> object:
 
 def _check_duration(value: object) -> object:
     text = str(value).strip()
-    if re.fullmatch(r"-?\d+(\.\d+)?(min|h|d)", text) or re.fullmatch(r"-?\d+", text):
+    if re.fullmatch(r"-?\d+(\.\d+)?(s|min|h|d)", text) or re.fullmatch(r"-?\d+", text):
         if float(re.sub(r"[a-z]+$", "", text)) <= 0:
             raise ValueError("must be longer than zero, such as 3h or 12 (intervals)")
         return text
@@ -214,7 +214,13 @@ class Config(BaseModel):
     fraction: Fraction = 1.0
     """Share of the clients that takes part in a round."""
     weights: Literal["equal", "windows"] = "equal"
-    """How updates are averaged: alike, or by the client's number of training windows."""
+    """How updates are averaged: alike, or by windows for training (at most the median client's, but for mean)."""
+    aggregate: Literal["clipped_mean", "trimmed_mean", "median", "mean"] = "clipped_mean"
+    """How updates become one: all but mean bound what a few hostile clients can do; mean is the paper's."""
+    clip_passes: int | None = Field(None, ge=1, le=16)
+    """How often updates are cut to the median distance from their centre (clipped_mean)."""
+    trim: float | None = Field(None, gt=0, lt=0.5)
+    """Share of the weight that is dropped at each end of every number (trimmed_mean)."""
     eval_every: int = Field(5, ge=1)
     """Rounds between two evaluations on the validation part."""
 
@@ -329,16 +335,15 @@ def count_intervals(duration: str, interval: np.timedelta64, what: str) -> int:
     """
     if duration.isdigit() and len(duration) <= _MAX_DIGITS:
         return int(duration)
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(min|h|d)", duration)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d)", duration)
     if not match or len(match[1]) > _MAX_DIGITS:
         raise BadInput(
             f"{what} is too long or too precise; write a duration such as 3h, or a number of intervals such as 12"
         )
-    minutes = float(match[1]) * _UNITS[match[2]]
-    step = interval / np.timedelta64(1, "m")
-    count = round(minutes / step)
-    if count < 1 or abs(count * step - minutes) > 1e-9:
-        raise BadInput(f"{what} {duration} is not a multiple of the data's interval ({step:g}min)")
+    seconds, step = float(match[1]) * _UNITS[match[2]], interval / np.timedelta64(1, "s")
+    count = round(seconds / step)
+    if count < 1 or abs(count * step - seconds) > 1e-6:
+        raise BadInput(f"{what} {duration} is not a multiple of the data's interval ({step / 60:g}min)")
     return count
 
 

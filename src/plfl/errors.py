@@ -4,6 +4,7 @@ PlflError
 ├── BadInput       the user can fix it: exit status 2, one line that says what and how
 │   └── Damaged    a file was cut off or altered after it was written
 ├── RunFailed      the machine gave up (a full disk, say): exit status 1, earlier state intact
+│   └── Transient  it may heal by itself: a federation's programs wait and try again, and never end of it
 └── Interrupted    the user stopped the run: exit status 130, state saved; a federation's programs end by SIGTERM
                    itself where that stopped them, as service managers want it
 """
@@ -29,6 +30,10 @@ class Damaged(BadInput):
 
 class RunFailed(PlflError, RuntimeError):
     """A run that had to end; what was saved before is intact."""
+
+
+class Transient(RunFailed):
+    """What may be well again without anybody's help here: a clock, a server that is away, a file half copied."""
 
 
 class Interrupted(PlflError):

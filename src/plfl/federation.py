@@ -16,6 +16,7 @@ from plfl.config import Config
 from plfl.data.scratch import Scratch, copy_rows, machine_memory
 from plfl.errors import BadInput
 from plfl.federate import checkpoint
+from plfl.federate.aggregate import AGGREGATES, Aggregate
 from plfl.federate.checkpoint import Stamp
 from plfl.federate.client import CLIENT_OPTIMIZERS, LocalTraining
 from plfl.federate.engine import Engine
@@ -23,7 +24,7 @@ from plfl.federate.gate import Limits
 from plfl.federate.params import count_params
 from plfl.federate.partition import make_partition
 from plfl.federate.round import FederationState, cohort_size
-from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, ServerState
+from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, ServerState, make_server
 from plfl.federate.stream import Stream
 from plfl.forecast.models import Model, Params, check_model, make_model, make_objective
 from plfl.forecast.windows import Task
@@ -45,6 +46,8 @@ SERVER_SETTINGS = {
     "sync_every": "sync_every",
 }
 """The same for server optimizers."""
+AGGREGATE_SETTINGS = {"passes": "clip_passes", "trim": "trim"}
+"""The same for aggregates."""
 FREE_ON_RESUME = {"rounds", "checkpoint_seconds", "device", "chunk", "cores", "deterministic"}
 """What may change when a run is resumed."""
 _CPU_SHARE, _GPU_SHARE = 0.125, 0.9
@@ -80,11 +83,15 @@ class Plan:
 
     @property
     def bytes_per_client(self) -> int:
-        """What a client takes on a device that trains it: series, windows, states before and after, what is sent."""
+        """What a client takes on a device that trains it: series, windows, states before and after, what is sent.
+
+        Sorting takes five more copies of that.
+        """
         state = jax.eval_shape(self.training.init_client, jax.random.key(0))
         kept = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(state))
         series = int(np.prod(self.task.series.shape[1:])) + int(self.task.num_windows.max())
-        return 4 * (series + 2 * kept + 5 * self.num_shared_params)
+        copies = 10 if self.server.aggregate.trim else 5
+        return 4 * (series + 2 * kept + copies * self.num_shared_params)
 
     @property
     def is_weighted(self) -> bool:
@@ -119,7 +126,7 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         config=config,
         task=task,
         training=training,
-        server=SERVER_OPTIMIZERS[config.server](**server_settings),
+        server=make_server(config.server, server_settings, make_aggregate(config)),
         num_params=count_params(shapes),
         num_shared_params=count_params({name: shapes[name] for name in partition.shared}),
         num_asked=cohort_size(config.fraction, task.panel.num_clients),
@@ -282,33 +289,45 @@ def choose_chunk(plan: Plan, device: jax.Device) -> int | None:
 
 
 def complete(config: Config) -> Config:
-    """The config, checked, with every optimizer setting filled in from the optimizer's own defaults."""
+    """The config, checked, with every setting of optimizers and aggregate filled in from their own defaults."""
     config = Config(**config.model_dump())  # a copy may have been changed without checks
     values: dict[str, Any] = {}
-    for name, factories, fields in _optimizers(config):
+    for name, factories, fields in _choices(config):
         defaults = {key: parameter.default for key, parameter in inspect.signature(factories[name]).parameters.items()}
         for key, field_name in fields.items():
             given = getattr(config, field_name)
             if key in defaults:
                 values[field_name] = defaults[key] if given is None else given
             elif given is not None:
-                known = ", ".join(fields[key] for key in defaults)
+                known = ", ".join(fields[key] for key in defaults) or "none"
                 raise BadInput(f"{field_name} is not a setting of {name}; {name} has {known}")
     return config.model_copy(update=values)
 
 
 def optimizer_settings(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments of the client's and of the server's optimizer in a complete config."""
-    found = []
-    for name, factories, fields in _optimizers(config):
-        keys = inspect.signature(factories[name]).parameters
-        found.append({key: getattr(config, fields[key]) for key in keys})
-    return found[0], found[1]
+    client, server, _ = (_arguments(config, *choice) for choice in _choices(config))
+    return client, server
 
 
-def _optimizers(config: Config) -> list[tuple[str, Mapping[str, Callable[..., Any]], dict[str, str]]]:
-    """(name, factories, config field of each argument) of the client and of the server optimizer."""
-    return [(config.client, CLIENT_OPTIMIZERS, CLIENT_SETTINGS), (config.server, SERVER_OPTIMIZERS, SERVER_SETTINGS)]
+def make_aggregate(config: Config) -> Aggregate:
+    """The aggregate of a complete config."""
+    return AGGREGATES[config.aggregate](**_arguments(config, *_choices(config)[-1]))
+
+
+def _arguments(
+    config: Config, name: str, factories: Mapping[str, Callable[..., Any]], fields: Mapping[str, str]
+) -> dict[str, Any]:
+    return {key: getattr(config, fields[key]) for key in inspect.signature(factories[name]).parameters}
+
+
+def _choices(config: Config) -> list[tuple[str, Mapping[str, Callable[..., Any]], dict[str, str]]]:
+    """(name, factories, config field of each argument) of both optimizers and of the aggregate."""
+    return [
+        (config.client, CLIENT_OPTIMIZERS, CLIENT_SETTINGS),
+        (config.server, SERVER_OPTIMIZERS, SERVER_SETTINGS),
+        (config.aggregate, AGGREGATES, AGGREGATE_SETTINGS),
+    ]
 
 
 def _run_name(config: Config, data: str) -> str:

@@ -29,8 +29,8 @@ from plfl.config import UP_TO, Config, count_intervals
 from plfl.data.clean import UNITS
 from plfl.data.columns import open_table
 from plfl.data.panel import Panel
-from plfl.data.readings import Series
-from plfl.data.sources import load_frame
+from plfl.data.readings import Readings, Series
+from plfl.data.sources import Asked, Loaded, check_readings, load_frame
 from plfl.data.table import read_table
 from plfl.data.zones import load_zone, to_utc, utc_offset
 from plfl.errors import BadInput
@@ -61,7 +61,7 @@ _ELSEWHERE = {
     "decimal": "give loads as numbers",
 }
 """Settings of a run that are not settings here, and what to do instead."""
-_FREQ = re.compile(r"(\d*)(min|T|m|h|H|d|D)")
+_FREQ = re.compile(r"(\d*)(s|S|min|T|m|h|H|d|D)")
 log = logging.getLogger("plfl")
 
 
@@ -240,8 +240,9 @@ class Forecaster:
     ) -> Any:
         """Forecast at several cutoffs beside what was read; what this Forecaster was fitted to stays as it is.
 
-        Cutoffs are the same for all series: the last lies h before the end of the data. A model sees nothing that lies
-        behind the cutoff; covariates that the setting `future` names are taken from df as if they had been known.
+        Cutoffs are the same for all series: the last lies h before the end of the data. Nothing that lies behind the
+        cutoff is seen, by a model or by the data doctor; covariates that the setting `future` names are taken from df
+        as if they had been known.
 
         Arguments:
           df: as for `fit`.
@@ -256,19 +257,16 @@ class Forecaster:
         with tempfile.TemporaryDirectory() as name:
             place = Path(name)
             config = self._reading(frame, place, static_df)
-            loaded = load_frame(frame.table, _as_it_stands(config))
-            panel = loaded.usable()
-            for finding in loaded.findings:
-                if finding.rule.level == "refused":
-                    log.warning("a series is left out: %s", finding)
-            origins, num_leads = self._cutoffs(panel, n_windows, step_size, h)
+            record = _Record.read(frame.table, config)
+            origins, num_leads = self._cutoffs(record.whole, n_windows, step_size, h)
             rows: list[_Rows] = []
             for k, group in enumerate([[origin] for origin in origins] if refit else [origins]):
-                before = _cut_off(panel, group[0] + 1)
-                run(config, data=before, out=place / str(k))
-                rows += _validate(place / str(k), panel, group, num_leads)
+                run(config, data=record.known_at(group[0]).usable(), out=place / str(k))
+                rows += _validate(place / str(k), record, group, num_leads)
+            if not rows:
+                raise BadInput("no series has both a forecast and a reading behind a cutoff; give longer records")
             rows.sort(key=lambda row: row.client)
-            return _build(frame, rows, places, config, panel.interval)
+            return _build(frame, rows, places, config, record.whole.interval)
 
     def save(self, path: str | Path) -> None:
         """Copy everything that a forecast takes, and the run's own files, into a new folder."""
@@ -367,7 +365,7 @@ class Forecaster:
         known, wanted = self._known, sorted(ids)
         first = known.model(wanted[0])
         used = tuple(name for name in first.covariate_names if name in table.column_names)
-        interval = f"{first.view.layout.minutes}min"
+        interval = f"{first.view.layout.seconds}s"
         config = _as_it_stands(config).model_copy(update={"interval": interval, "covariates": used})
         loaded = load_frame(table, config)
         refused = [finding for finding in loaded.findings if finding.rule.level == "refused"]
@@ -399,6 +397,39 @@ class Forecaster:
                 "intervals; take fewer n_windows, or a smaller step_size or h"
             )
         return origins, leads
+
+
+@dataclass(frozen=True)
+class _Record:
+    """The readings of a frame as they were known at any time."""
+
+    readings: Readings
+    config: Config
+    whole: Panel
+    """All of them: what a forecast is held against."""
+
+    @classmethod
+    def read(cls, table: pa.Table, config: Config) -> Self:
+        """The record of a table."""
+        readings, config = read_table(table, config), _as_it_stands(config)
+        loaded = check_readings(readings, config)
+        for finding in loaded.findings:
+            if finding.rule.level == "refused":
+                log.warning("a series is left out: %s", finding)
+        whole = loaded.usable()
+        return cls(readings, config.model_copy(update={"interval": f"{whole.seconds}s"}), whole)
+
+    def end_of(self, origin: int) -> np.datetime64:
+        """When an interval is over, UTC."""
+        return self.whole.start + (origin + 1) * self.whole.interval
+
+    def known_at(self, origin: int) -> Loaded:
+        """What could be known of the meters when an interval was over, judged by that alone."""
+        return check_readings(
+            self.readings,
+            self.config,
+            asked=Asked(until=self.end_of(origin), keeps_covariates=bool(self.config.future)),
+        )
 
 
 class _Placed(NamedTuple):
@@ -469,24 +500,19 @@ def _tell(forecasts: Sequence[Forecast]) -> None:
         log.warning("%s", warning)
 
 
-def _cut_off(panel: Panel, end: int) -> Panel:
-    """The panel before an interval."""
-    return replace(panel, load=panel.load[:, :end], covariates=panel.covariates[:, :end])
-
-
-def _validate(folder: Path, panel: Panel, origins: Sequence[int], num_leads: int) -> list[_Rows]:
+def _validate(folder: Path, record: _Record, origins: Sequence[int], num_leads: int) -> list[_Rows]:
     """Forecasts from each origin beside what was read; intervals without a reading are left out."""
-    rows = []
-    for row, client in enumerate(panel.ids):
-        if not _model_path(folder, client).is_file():
-            continue
-        model, series = ClientModel.load(_model_path(folder, client)), _of_panel(panel, row)
-        for origin in origins:
-            issued_at = panel.start + (origin + 1) * panel.interval
-            said = model.forecast(series.load, series.covariates, panel.start, issued_at, range(1, num_leads + 1))
-            actual = series.load[origin + 1 : origin + 1 + num_leads].astype(np.float64)
+    rows, whole = [], record.whole
+    models = {client: ClientModel.load(path) for client in whole.ids if (path := _model_path(folder, client)).is_file()}
+    for origin in origins:
+        known = record.known_at(origin).usable()
+        cutoff = whole.start + origin * whole.interval
+        for client in sorted(models.keys() & set(known.ids)):
+            model, series = models[client], _of_panel(known, known.ids.index(client))
+            issued_at, leads = record.end_of(origin), range(1, num_leads + 1)
+            said = model.forecast(series.load, series.covariates, series.start, issued_at, leads)
+            actual = whole.load[whole.ids.index(client), origin + 1 : origin + 1 + num_leads].astype(np.float64)
             is_read = np.isfinite(actual)
-            cutoff = panel.start + origin * panel.interval
             rows.append(_Rows(client, model.zone, said.begins[is_read], said.energy[is_read], cutoff, actual[is_read]))
     return rows
 
@@ -615,7 +641,7 @@ def _as_duration(freq: str) -> str:
     match = _FREQ.fullmatch(str(freq).strip())
     if not match:
         raise BadInput(f"freq = {freq!r}: write the interval of the readings, such as '15min', '30min' or 'h'")
-    unit = {"T": "min", "m": "min", "H": "h", "D": "d"}.get(match[2], match[2])
+    unit = {"S": "s", "T": "min", "m": "min", "H": "h", "D": "d"}.get(match[2], match[2])
     return f"{match[1] or 1}{unit}"
 
 

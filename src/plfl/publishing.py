@@ -25,7 +25,7 @@ def _fit(task: Task, row: int, forecasts: np.ndarray) -> Calibration:
     view = task.view
     assert isinstance(view, Aligned)
     load, origins = task.series[row][:, 0], task.origins["validation"][row]
-    actual = read_targets(load, origins, view.leads, int(task.bounds[row][2]))
+    actual = read_targets(task.read_load(row), origins, view.leads, int(task.bounds[row][2]))
     repeats = repeat_loads(load, origins, view.leads, view.layout.day)
     fitted = fit_calibration(actual, forecasts, repeats, view.leads, view.quantiles or (0.5,))
     begin, end = task.bounds[row][1:3]

@@ -215,14 +215,16 @@ def _score_client(task: Task, row: int, scaled: np.ndarray, others: Mapping[str,
     )
 
 
-def name_lead(lead: int, minutes: float) -> str:
-    """A lead in intervals as a duration.
+def name_lead(lead: int, seconds: int) -> str:
+    """A lead in intervals of so many seconds as a duration.
 
-    >>> name_lead(4, 15), name_lead(1, 15), name_lead(6, 15)
-    ('1h', '15min', '90min')
+    >>> name_lead(4, 900), name_lead(1, 900), name_lead(6, 900), name_lead(1, 90)
+    ('1h', '15min', '90min', '90s')
     """
-    total = round(lead * minutes)
-    return f"{total // 60}h" if total % 60 == 0 else f"{total}min"
+    total = lead * seconds
+    if total % 60:
+        return f"{total}s"
+    return f"{total // 3600}h" if total % 3600 == 0 else f"{total // 60}min"
 
 
 def _score_leads(task: Task, row: int, scaled: np.ndarray) -> dict[str, Any]:
@@ -237,7 +239,7 @@ def _score_leads(task: Task, row: int, scaled: np.ndarray) -> dict[str, Any]:
     for k, lead in enumerate(view.leads):
         known = np.isfinite(actual[:, k])
         score = mase(actual[known, k], forecasts[known, k, view.middle], load[origins][known])
-        by_lead[name_lead(lead, view.layout.minutes)] = score
+        by_lead[name_lead(lead, view.layout.seconds)] = score
     found: dict[str, Any] = {"mase_by_lead": by_lead}
     if view.quantiles:
         found["coverage"] = {str(p): coverage(actual, forecasts, view.quantiles, p) for p in (80, 90)}
@@ -302,7 +304,7 @@ def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None
     put_in_place(temporary, path)
 
 
-def describe_personal(choices: Mapping[str, Any], calibration: Calibration | None, minutes: float) -> dict[str, Any]:
+def describe_personal(choices: Mapping[str, Any], calibration: Calibration | None, seconds: int) -> dict[str, Any]:
     """What a client kept of its tuning, by band, and at which leads a repetition is published."""
     found: dict[str, Any] = {
         band: {name: value if np.isfinite(value) else None for name, value in choice._asdict().items()}
@@ -310,7 +312,7 @@ def describe_personal(choices: Mapping[str, Any], calibration: Calibration | Non
     }
     if calibration is not None:
         repeated = calibration.leads[~calibration.is_trusted.astype(bool)]
-        found["repeated_leads"] = [name_lead(int(lead), minutes) for lead in repeated]
+        found["repeated_leads"] = [name_lead(int(lead), seconds) for lead in repeated]
     return found
 
 

@@ -1,10 +1,10 @@
 """A study: a grid of runs, trained together and told apart afterwards.
 
 A study is a small TOML file: a recipe, data sources (each a federation of its own), seeds, settings that all runs
-share, and a grid of settings that are combined. Runs that share the client optimizer and the partition are stacked
-(`plfl.federate.stack`); those that tune or publish (recipe `forecast`) run one by one. What is finished is a file in
-the study's folder, so that a study can be stopped at any moment and resumed; the outcome is that of a study that was
-never stopped.
+share, and a grid of settings that are combined; all of it again for every fold of the time, if it asks for folds
+(`plfl.folds`). Runs that share the client optimizer and the partition are stacked (`plfl.federate.stack`); those that
+tune or publish (recipe `forecast`) run one by one. What is finished is a file in the study's folder, so that a study
+can be stopped at any moment and resumed; the outcome is that of a study that was never stopped.
 """
 
 import csv
@@ -36,7 +36,19 @@ from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted
 from plfl.federate.devices import prepare, usable_cores
 from plfl.federate.stack import Member, Stack, StackState
-from plfl.federation import CLIENT_SETTINGS, SERVER_SETTINGS, Federation, Plan, complete, make_plan, optimizer_settings
+from plfl.federation import (
+    AGGREGATE_SETTINGS,
+    CLIENT_SETTINGS,
+    SERVER_SETTINGS,
+    Federation,
+    Plan,
+    complete,
+    count_batch,
+    count_steps,
+    make_plan,
+    optimizer_settings,
+)
+from plfl.folds import load_fold, make_folds, split_fold
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.windows import Task, make_task
 from plfl.recipes import make_recipe
@@ -56,7 +68,7 @@ from plfl.training import run as train_one
 from plfl.training import stop_signals, versions
 from plfl.tuning import train
 
-_SERVER_FIELDS = ("server", *SERVER_SETTINGS.values())
+_SERVER_FIELDS = ("server", *SERVER_SETTINGS.values(), "aggregate", *AGGREGATE_SETTINGS.values())
 _MAX_ROWS = 12_000
 """Clients of a stack on a GPU."""
 log = logging.getLogger("plfl")
@@ -76,6 +88,8 @@ class Study:
     """Names in `plfl.comparisons`, computed once per source with the first seed."""
     grids: tuple[dict[str, tuple[Any, ...]], ...] = ()
     """Each says config fields that are combined, with their values; together they make the study."""
+    folds: int = 0
+    """Parts of the time in which every run is trained and tested again, each with its own past alone."""
 
     @property
     def grid(self) -> dict[str, tuple[Any, ...]]:
@@ -99,16 +113,19 @@ class Study:
         return points
 
     def runs(self) -> list["Run"]:
-        """Every point with every source and seed."""
+        """Every point with every source and seed; after them the same for each fold."""
+        points = self.points()
         return [
-            Run(point, complete(self._config(point, source, seed)))
-            for point in self.points()
+            Run(point, complete(self._config(point, source, seed, fold)), fold)
+            for fold in range(self.folds + 1)
+            for point in points
             for source in self.data
             for seed in self.seeds
         ]
 
-    def _config(self, point: Mapping[str, Any], source: str, seed: int) -> Config:
-        return make_recipe(self.recipe, self.settings | dict(point) | {"data": (source,), "seed": seed})
+    def _config(self, point: Mapping[str, Any], source: str, seed: int, fold: int) -> Config:
+        config = make_recipe(self.recipe, self.settings | dict(point) | {"data": (source,), "seed": seed})
+        return config.model_copy(update={"split": split_fold(config.split, fold)}) if fold else config
 
 
 @dataclass(frozen=True)
@@ -117,6 +134,8 @@ class Run:
 
     point: dict[str, Any]
     config: Config
+    fold: int = 0
+    """The number of its fold; 0 is the split of the config itself."""
 
     @property
     def source(self) -> str:
@@ -124,14 +143,23 @@ class Run:
         return self.config.data[0]
 
     @property
+    def place(self) -> "Place":
+        """What it is trained on."""
+        return self.source, self.fold
+
+    @property
     def is_alone(self) -> bool:
         """Whether it runs by itself: a stack knows rounds only, and one view of the data."""
         return self.config.model == "analog" or self.config.tune_rounds > 0
 
     def stack_key(self) -> str:
-        """Equal for runs that can be stacked."""
-        own = {"data", "seed", *CLIENT_SETTINGS.values(), *_SERVER_FIELDS}
+        """Equal for runs whose settings allow one stack."""
+        own = {"data", "seed", "split", *CLIENT_SETTINGS.values(), *_SERVER_FIELDS}
         return json.dumps(self.config.model_dump(mode="json", exclude=own), sort_keys=True)
+
+
+Place = tuple[str, int]
+"""A source and the number of a fold."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +215,7 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     merged = dict(values)
     settings, grids = dict(values.get("settings", {})), _as_grids(values.get("grid", {}))
     for key, value in changes.items():
-        if key in ("data", "seeds", "baselines"):
+        if key in ("data", "seeds", "baselines", "folds"):
             merged[key] = value
         elif key == "grid":
             grids = _as_grids(value)
@@ -211,7 +239,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _parse(name: str, values: Mapping[str, Any]) -> Study:
-    known = {"recipe", "data", "seeds", "baselines", "settings", "grid"}
+    known = {"recipe", "data", "seeds", "baselines", "folds", "settings", "grid"}
     for key in values:
         if key not in known:
             raise BadInput(f"study {name}: unknown key {key!r}; known: {', '.join(sorted(known))}, quick")
@@ -235,6 +263,12 @@ def _parse(name: str, values: Mapping[str, Any]) -> Study:
     baselines = values.get("baselines", ())
     if not (isinstance(baselines, list | tuple) and set(baselines) <= set(NAMES)):
         raise BadInput(f"study {name}: baselines must be a list of names from {', '.join(NAMES)}")
+    folds = values.get("folds")
+    if folds is not None and (type(folds) is not int or folds < 1):
+        raise BadInput(
+            f"study {name}: folds must be a whole number from 1 on, such as folds = 4, not {folds!r}; leave it out for "
+            "one split of the time alone"
+        )
     return Study(
         name=name,
         recipe=str(values.get("recipe", "paper")),
@@ -243,6 +277,7 @@ def _parse(name: str, values: Mapping[str, Any]) -> Study:
         settings=settings,
         baselines=tuple(baselines),
         grids=tuple({key: tuple(axis) for key, axis in grid.items()} for grid in grids),
+        folds=folds or 0,
     )
 
 
@@ -257,8 +292,9 @@ def run_study(study: Study, folder: Path, *, is_resumed: bool = False, observer:
         first = runs[0].config
         devices = prepare(first.device, first.cores, deterministic=first.deterministic)
         write_json(folder / "study.json", asdict(study))
-        sources = {source: _load(source, runs) for source in study.data}
-        job = _Job(folder, runs, sources, devices, observer or (lambda progress: None))
+        found = [_load(source, runs) for source in study.data]
+        tasks = {place: task for one in found for place, task in one.items()}
+        job = _Job(folder, runs, tasks, devices, observer or (lambda progress: None))
         finished = job.go()
         baselines = {source: _compare(job, study, source) for source in study.data}
         write_results(folder, study, job, finished, baselines, time.perf_counter() - started)
@@ -278,11 +314,14 @@ def resume_study(folder: Path, observer: Observer | None = None) -> Path:
     return run_study(study, folder, is_resumed=True, observer=observer)
 
 
-def _load(source: str, runs: Sequence[Run]) -> Task:
-    """The task of a source; all runs of a study window their data alike."""
-    config = next(run.config for run in runs if run.source == source)
-    loaded = load_sources([source], config)
-    return make_task(loaded.usable(), config, loaded.findings)
+def _load(source: str, runs: Sequence[Run]) -> dict[Place, Task]:
+    """The tasks of a source, as a whole and for each fold; all runs of a study window their data alike."""
+    configs = {run.fold: run.config for run in reversed(runs) if run.source == source}
+    loaded = load_sources([source], configs[0])
+    tasks = {(source, 0): make_task(loaded.usable(), configs[0], loaded.findings)}
+    for fold in make_folds(loaded.usable(), max(configs)):
+        tasks[source, fold.number] = load_fold(source, configs[fold.number], fold)
+    return tasks
 
 
 class _Prepared(NamedTuple):
@@ -301,12 +340,12 @@ class _Job:
         self,
         folder: Path,
         runs: list[Run],
-        sources: dict[str, Task],
+        tasks: dict[Place, Task],
         devices: Sequence[jax.Device],
         observer: Observer,
     ) -> None:
-        self.folder, self.runs, self.tasks, self.devices, self.observer = folder, runs, sources, devices, observer
-        self.fingerprints = {source: task.panel.fingerprint() for source, task in sources.items()}
+        self.folder, self.runs, self.tasks, self.devices, self.observer = folder, runs, tasks, devices, observer
+        self.fingerprints = {place: task.panel.fingerprint() for place, task in tasks.items()}
         self.num_steps = sum(self._steps(run) for run in runs)
         self.steps_done, self.num_done = 0, 0
         self.trained_steps, self.trained_seconds = 0, 0.0
@@ -341,7 +380,7 @@ class _Job:
     def _run_alone(self, run: Run) -> dict[str, Any]:
         """One run from its data to what its clients would publish."""
         begun = time.perf_counter()
-        result = train_one(run.config, data=self.tasks[run.source].panel, baselines="none")
+        result = train_one(run.config, data=self.tasks[run.place].panel, baselines="none")
         steps = self._steps(run)
         self.steps_done += steps
         self.trained_steps += steps
@@ -353,11 +392,12 @@ class _Job:
         return found | {"device": name_devices(self.devices)}
 
     def _steps(self, run: Run) -> int:
-        return run.config.rounds * run.config.local_steps * self.tasks[run.source].panel.num_clients
+        task = self.tasks[run.place]
+        return run.config.rounds * count_steps(run.config, task.num_windows) * task.panel.num_clients
 
     def _key(self, run: Run) -> str:
         """A name for what is computed."""
-        what = f"{__version__}{run.config.model_dump_json()}{self.fingerprints[run.source]}"
+        what = f"{__version__}{run.config.model_dump_json()}{self.fingerprints[run.place]}"
         return hashlib.sha256(what.encode()).hexdigest()[:16]
 
     def _read_finished(self) -> dict[str, dict[str, Any]]:
@@ -374,13 +414,23 @@ class _Job:
     def _chunks(self, runs: Sequence[Run]) -> Iterator[list[Run]]:
         """Runs that are stacked: on a CPU those of one source, on a GPU as many as fit."""
         is_cpu = self.devices[0].platform == "cpu"
-        groups: dict[str, list[Run]] = {}
+        groups: dict[tuple[Any, ...], list[Run]] = {}
         for run in runs:
-            groups.setdefault(run.stack_key() + (run.source if is_cpu else ""), []).append(run)
+            key = run.stack_key(), *self._shape(run), run.source if is_cpu else ""
+            groups.setdefault(key, []).append(run)
         for group in groups.values():
-            clients = max(self.tasks[run.source].panel.num_clients for run in group)
+            clients = max(self.tasks[run.place].panel.num_clients for run in group)
             size = max(1, _MAX_ROWS // clients)
             yield from (group[k : k + size] for k in range(0, len(group), size))
+
+    def _shape(self, run: Run) -> tuple[Any, ...]:
+        """Equal for runs whose data allow one stack."""
+        task = self.tasks[run.place]
+        return (
+            task.view,
+            task.num_features,
+            *(count(run.config, task.num_windows) for count in (count_steps, count_batch)),
+        )
 
     def _prepared(self, chunks: Sequence[list[Run]]) -> Iterator[_Prepared]:
         """The stacks in order, compiled; some of the next ones meanwhile."""
@@ -399,11 +449,11 @@ class _Job:
         """How many stacks are compiled on the cores while one trains: none where the cores train."""
         if self.devices[0].platform == "cpu" or not chunks:
             return 0
-        rows = max(sum(self.tasks[run.source].panel.num_clients for run in chunk) for chunk in chunks)
+        rows = max(sum(self.tasks[run.place].panel.num_clients for run in chunk) for chunk in chunks)
         return min(usable_cores(), _MAX_ROWS // rows)
 
     def _prepare(self, chunk: list[Run]) -> _Prepared:
-        plans = [make_plan(run.config, self.tasks[run.source]) for run in chunk]
+        plans = [make_plan(run.config, self.tasks[run.place]) for run in chunk]
         first = plans[0]
         stack = Stack(
             [_as_member(plan) for plan in plans],
@@ -476,7 +526,9 @@ def name_devices(devices: Sequence[jax.Device]) -> str:
 
 def _as_member(plan: Plan) -> Member:
     client, server = optimizer_settings(plan.config)
-    return Member(plan.task, plan.config.seed, plan.num_asked, client, plan.config.server, server)
+    return Member(
+        plan.task, plan.config.seed, plan.num_asked, client, plan.config.server, server, plan.server.aggregate
+    )
 
 
 def describe_run(
@@ -502,9 +554,9 @@ def describe_run(
 
 def _compare(job: _Job, study: Study, source: str) -> dict[str, dict[str, float | None]]:
     """The baselines of a source by name and client; what the folder has is not computed again."""
-    task = job.tasks[source]
+    task = job.tasks[source, 0]
     config = complete(make_recipe(study.recipe, study.settings | {"data": (source,), "seed": study.seeds[0]}))
-    what = f"{__version__}{config.model_dump_json()}{job.fingerprints[source]}"
+    what = f"{__version__}{config.model_dump_json()}{job.fingerprints[source, 0]}"
     path = job.folder / "stacks" / f"baselines-{hashlib.sha256(what.encode()).hexdigest()[:16]}.json"
     found: dict[str, dict[str, float | None]] = json.loads(path.read_text()) if path.exists() else {}
     for name in study.baselines:
@@ -517,7 +569,7 @@ def _compare(job: _Job, study: Study, source: str) -> dict[str, dict[str, float 
             log.warning("baseline %s is left out: %s", name, error)
             continue
         write_json(path, found)
-    return score_repeats(task) | {name: found[name] for name in study.baselines if name in found}
+    return {name: found[name] for name in study.baselines if name in found}
 
 
 def write_results(
@@ -529,10 +581,19 @@ def write_results(
     seconds: float,
 ) -> dict[str, Any]:
     """`result.json` with everything, `results.csv` with a row per run and client."""
+    parts = [
+        {
+            "sources": [_describe_source((source, fold), job) for source in study.data],
+            "runs": [row for run, row in zip(job.runs, runs, strict=True) if run.fold == fold],
+        }
+        for fold in range(study.folds + 1)
+    ]
+    for source in parts[0]["sources"]:
+        source["baselines"] |= baselines[source["name"]]
     result = {
         "study": asdict(study) | {"grid": study.grid},
-        "sources": [_describe_source(source, job) | {"baselines": baselines[source]} for source in job.tasks],
-        "runs": list(runs),
+        **parts[0],
+        "folds": parts[1:],
         "client_steps_per_second": job.speed(),
         "seconds": seconds,
         "devices": sorted({run["device"] for run in runs}),
@@ -540,7 +601,7 @@ def write_results(
     }
     _store_forecasts(folder, study, job, result)
     write_json(folder / "result.json", result)
-    write_text(folder / "results.csv", _as_csv(study, runs))
+    write_text(folder / "results.csv", _as_csv(study, parts))
     return result
 
 
@@ -555,34 +616,38 @@ def _store_forecasts(folder: Path, study: Study, job: _Job, result: dict[str, An
         result["sources"][index]["forecasts"] = {"run": source.focus.point.runs[0], "file": path.name}
         if not path.exists():
             log.info("forecasts of %s", source.label)
-            federation = Federation(run.config, job.tasks[run.source], None, job.devices)
+            federation = Federation(run.config, job.tasks[run.place], None, job.devices)
             write_forecasts(path, federation.task, federation.engine.predict(train(federation), "test"))
 
 
-def _describe_source(source: str, job: _Job) -> dict[str, Any]:
-    task = job.tasks[source]
+def _describe_source(place: Place, job: _Job) -> dict[str, Any]:
+    task = job.tasks[place]
     panel = task.panel
+    test, end = task.bounds[:, 2].min(), task.bounds[:, 3].max()
     clients = [
         {"id": client, "zone": zone, "load_mean": float(np.nanmean(load)), "load_sd": float(np.nanstd(load))}
         for client, zone, load in zip(panel.ids, panel.zones, panel.load.astype(np.float64), strict=True)
     ]
     return {
-        "name": source,
-        "fingerprint": job.fingerprints[source],
+        "name": place[0],
+        "fingerprint": job.fingerprints[place],
         "interval_minutes": float(panel.interval / np.timedelta64(1, "m")),
         "clients": clients,
         "findings": [finding.to_dict() for finding in task.findings],
+        "test": [str(panel.start + at * panel.interval) for at in (test, end)],
+        "baselines": score_repeats(task),
     }
 
 
-def _as_csv(study: Study, runs: Sequence[dict[str, Any]]) -> str:
+def _as_csv(study: Study, parts: Sequence[dict[str, Any]]) -> str:
+    """A row per run and client; fold 0 is the split of the config itself."""
     table = io.StringIO()
     metrics = ("mase", "mase_insample", "mae", "rmse", "nrmse")
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["source", *study.grid, "seed", "client", *metrics])
-    for run in runs:
+    writer.writerow(["source", "fold", *study.grid, "seed", "client", *metrics])
+    for fold, run in ((fold, run) for fold, part in enumerate(parts) for run in part["runs"]):
         axes = [run["point"].get(axis, "") for axis in study.grid]
         for client in run["clients"]:
             numbers = ["" if client[name] is None else repr(client[name]) for name in metrics]
-            writer.writerow([run["source"], *axes, run["seed"], client["id"], *numbers])
+            writer.writerow([run["source"], fold, *axes, run["seed"], client["id"], *numbers])
     return table.getvalue()

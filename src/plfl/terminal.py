@@ -178,32 +178,52 @@ def _bench_table(points: Sequence[dict[str, Any]], *, is_sweep: bool) -> "Table"
 
 
 def print_study(result: dict[str, Any], folder: "Path") -> None:
-    """The best point of each level and source, by validation."""
+    """The best point of each level and source, by validation; and how the best of each fold did on average."""
     from rich.table import Table
 
     table = Table(title="Test MASE of the points with the lowest validation MASE", title_justify="left")
+    folds = [_find_best(fold["runs"]) for fold in result["folds"]]
     for name in ("source", "point"):
         table.add_column(name)
-    for name in ("validation", "test", "losers"):
+    for name in ("validation", "test", *([f"mean of {len(folds)} folds"] if folds else []), "losers"):
         table.add_column(name, justify="right")
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for run in result["runs"]:
-        groups.setdefault((run["source"], json.dumps(run["point"])), []).append(run)
-    best: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for (source, _), runs in groups.items():
-        level = (source, json.dumps(runs[0]["point"].get("personal")))
-        if level not in best or _mean(runs, "validation_mase") < _mean(best[level], "validation_mase"):
-            best[level] = runs
-    for (source, _), runs in sorted(best.items()):
+    for level, runs in sorted(_find_best(result["runs"]).items()):
         values = runs[0]["point"].items()
         point = ", ".join(value if isinstance(value, str) else f"{axis} {value}" for axis, value in values)
         scores = [f"{_mean(runs, key):.3f}" for key in ("validation_mase", "mase_mean")]
+        scores += [_say_spread([_mean(fold[level], "mase_mean") for fold in folds])] if folds else []
         losers = f"{_mean(runs, 'num_losing_to_persistence'):.1f} of {len(runs[0]['clients'])}"
-        table.add_row(escape(source), escape(point), *scores, losers)
+        table.add_row(escape(level[0]), escape(point), *scores, losers)
     output.print(table)
+    if folds:
+        output.print("A fold is a part of the time that is forecast from what came before it; ± is over folds.")
+    num_runs = sum(len(part["runs"]) for part in (result, *result["folds"]))
     speed = result["client_steps_per_second"]
-    output.print(f"{len(result['runs']):,} runs in {result['seconds']:.0f} s · {speed or 0:,.0f} client-steps/s")
+    output.print(f"{num_runs:,} runs in {result['seconds']:.0f} s · {speed or 0:,.0f} client-steps/s")
     output.print(f"Report: {escape(str(folder))}/report.html", soft_wrap=True)
+
+
+def _find_best(runs: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """All seeds of the point with the lowest validation MASE, by source and level."""
+    points: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for run in runs:
+        points.setdefault((run["source"], json.dumps(run["point"])), []).append(run)
+    best: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for (source, _), own in points.items():
+        level = (source, json.dumps(own[0]["point"].get("personal")))
+        if level not in best or _mean(own, "validation_mase") < _mean(best[level], "validation_mase"):
+            best[level] = own
+    return best
+
+
+def _say_spread(values: Sequence[float]) -> str:
+    """The mean, and the standard deviation of a sample; a dash where one of them is undefined."""
+    from math import isfinite
+    from statistics import mean, stdev
+
+    if not all(map(isfinite, values)):
+        return "–"
+    return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
 
 
 def _mean(runs: Sequence[dict[str, Any]], key: str) -> float:
@@ -332,7 +352,7 @@ def print_forecast(forecast: "Forecast") -> None:
     from rich.table import Table
 
     points = forecast.points()
-    num_joined = max(1, 60 // forecast.minutes) if len(points) > _MAX_ROWS else 1
+    num_joined = max(1, 3600 // forecast.seconds) if len(points) > _MAX_ROWS else 1
     joined = [points[k : k + num_joined] for k in range(0, len(points), num_joined)]
     low, high = f"{forecast.levels[0]:g}", f"{forecast.levels[-1]:g}"
     issued = f"{points[0]['issued_at']} · model {forecast.model_version} · quality {forecast.quality}"
@@ -350,7 +370,7 @@ def print_forecast(forecast: "Forecast") -> None:
         table.add_row(some[0]["begin"], *_numbers([energy, power, *bounds]), ", ".join(qualities))
     output.print(table)
     if num_joined > 1:
-        every = f"{len(points)} intervals of {forecast.minutes} minutes, added up by {num_joined}"
+        every = f"{len(points)} intervals of {forecast.seconds / 60:g} minutes, added up by {num_joined}"
         output.print(f"{every}; --format csv has each, with quantiles.", style="dim", soft_wrap=True)
 
 

@@ -321,7 +321,7 @@ class _Run:
     def _speed(self) -> float | None:
         """Client-steps per second over all rounds, without compilation and evaluation."""
         seconds = sum(row["seconds"] for row in self.history)
-        steps = sum(row["num_asked"] for row in self.history) * self.federation.config.local_steps
+        steps = sum(row["num_asked"] for row in self.history) * self.federation.plan.training.local_steps
         return steps / seconds if seconds else None
 
     def _seconds(self) -> float:
@@ -435,11 +435,10 @@ class _Run:
         task, config = self.federation.task, self.federation.config
         if not any(row["num_accepted"] for row in self.history):
             log.warning("no update ever counted, so nothing was learned; result.json names the reasons")
-        minutes = float(task.panel.interval / np.timedelta64(1, "m"))
         personal: dict[str, Any] = {}
         for row, client in enumerate(task.panel.ids if choices or calibrations else ()):
             kept = choices[row] if choices else {}
-            personal[client] = describe_personal(kept, calibrations[row] if calibrations else None, minutes)
+            personal[client] = describe_personal(kept, calibrations[row] if calibrations else None, task.panel.seconds)
         scored = score_clients(task, forecasts, self._compare())
         clients = [replace(client, personal=personal.get(client.id)) for client in scored]
         traffic = self.federation.plan.bytes_each_way
@@ -453,12 +452,12 @@ class _Run:
             bytes_up_per_client_round=traffic,
             bytes_down_per_client_round=traffic,
             rounds=config.rounds,
-            local_steps=config.local_steps,
+            local_steps=self.federation.plan.training.local_steps,
             client_steps_per_second=self._speed(),
             seconds=self._seconds(),
             versions=versions(),
             data_fingerprint=self.federation.stamp.data,
-            interval_minutes=minutes,
+            interval_minutes=task.panel.minutes,
             covariate_names=list(task.panel.covariate_names),
             findings=[finding.to_dict() for finding in task.findings],
             quarantined=[{"round": row["round"], **bad} for row in self.history for bad in row["quarantined"]],

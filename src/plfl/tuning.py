@@ -180,7 +180,7 @@ class _Judge:
     def _of_client(self, row: int, forecast: np.ndarray) -> list[float]:
         load, origins = self.task.series[row][:, 0], self.origins[row]
         view = self.task.view
-        actual = read_targets(load, origins, view.leads, int(self.task.bounds[row][2]))
+        actual = read_targets(self.task.read_load(row), origins, view.leads, int(self.task.bounds[row][2]))
         said = forecast[..., view.middle] if forecast.ndim == 3 else forecast[:, None]
         is_known = np.isfinite(actual)
         error, naive = (np.where(is_known, np.abs(actual - x), 0).sum(axis=0) for x in (said, load[origins][:, None]))

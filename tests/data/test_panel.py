@@ -186,3 +186,10 @@ def test_one_panel_alone_is_not_changed():
 def test_panels_that_do_not_fit_together_are_refused(change, what):
     with pytest.raises(BadInput, match=what):
         concatenate([make_panel("a"), make_panel("b", **change)])
+
+
+def test_an_interval_is_of_whole_seconds_and_known_in_minutes_too():
+    assert make_panel("a", interval=np.timedelta64(90, "s")).minutes == 1.5
+    assert make_panel("a", minutes=30).seconds == 1800
+    with pytest.raises(BadInput, match="an interval of 500 milliseconds is not of whole seconds; resample"):
+        make_panel("a", interval=np.timedelta64(500, "ms"))

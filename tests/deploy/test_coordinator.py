@@ -12,11 +12,11 @@ from plfl.deploy.coordinator import Coordinator, Failure, Terms
 from plfl.deploy.demo import train_by_loop
 from plfl.deploy.local import LocalWire
 from plfl.deploy.messages import TRAIN, UPDATE, Message
-from plfl.deploy.settings import Policy
+from plfl.deploy.policy import guard_of
 from plfl.errors import Interrupted, RunFailed
 from plfl.federate.params import client_keys
 from plfl.federate.round import choose_cohort
-from small import assert_trees_close, tiny_config, uneven_panel
+from small import assert_trees_close, consenting, tiny_config, uneven_panel
 
 ALL_SHARED = [pytest.param("none", server, marks=pytest.mark.e2e) for server in ("fed_adam", "fed_avg_adaptive")]
 
@@ -27,9 +27,12 @@ ALL_SHARED = [pytest.param("none", server, marks=pytest.mark.e2e) for server in 
 )
 def test_separate_servers_and_clients_have_the_numbers_of_the_plain_loop(tmp_path, server, personal):
     panel, config = uneven_panel(3).sorted(), tiny_config(server=server, personal=personal, rounds=3)
-    coordinator, wire = make_federation(tmp_path, panel, config)
+    policy = consenting(config)  # with the guard of a real client
+    wire = LocalWire(make_nodes(tmp_path / "clients", panel, policy))
+    coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
     coordinator.go()
-    expected = train_by_loop(panel, config, jnp.stack([node.draws for node in wire.nodes.values()]))
+    draws = jnp.stack([node.draws for node in wire.nodes.values()])
+    expected = train_by_loop(panel, config, draws, guard_of(policy))
     assert_trees_close(coordinator.state.common, expected.server.common, 1e-6)
     for row, (client, node) in enumerate(wire.nodes.items()):
         own = node.last_state(node.plan(config.local_steps, config.batch))
@@ -141,7 +144,7 @@ def test_below_the_quorum_a_round_is_asked_again_and_nothing_is_lost_or_counted_
 
 def test_a_federation_without_enough_clients_stops_with_what_they_said(tmp_path):
     panel, config = uneven_panel(3).sorted(), tiny_config()
-    wire = LocalWire(make_nodes(tmp_path / "clients", panel, Policy(min_batch=64)))
+    wire = LocalWire(make_nodes(tmp_path / "clients", panel, consenting(config, min_batch=64)))
     coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
     with pytest.raises(RunFailed, match=r"missed its quorum 3 times .*below this client's floor of 64"):
         coordinator.go()
@@ -156,7 +159,7 @@ def test_a_client_that_refused_is_asked_again(tmp_path, how):
     panel, config = uneven_panel(3).sorted(), tiny_config(rounds=3)
     wire = LocalWire(make_nodes(tmp_path / "clients", panel))
     node = wire.nodes[panel.ids[0]]
-    node.policy = Policy(layers=("no.such",))
+    node.policy = consenting(config, layers=("no.such",))
 
     def change_policy(coordinator):
         if len(coordinator.history) == 1 and node.policy is not ANY:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -87,7 +88,7 @@ def test_a_server_and_its_clients_that_are_told_to_stop_leave_nothing_behind_and
     with ExitStack() as stack:
         running = stack.enter_context(program("server", made.server))
         first = stack.enter_context(program("client", paths[right.id]))
-        second = stack.enter_context(program("client", paths[other.id], PYTHONPATH=str(tmp_path / "path")))
+        second = stack.enter_context(program("client", paths[other.id], PYTHONPATH=path_with(tmp_path / "path")))
         reason = "is not allowed here: it is not that of this version of plfl"
         wait_for(lambda: f"{right.id} is ready" in log_of(server.folder), logs)
         wait_for(lambda: reason in log_of(server.folder), logs)
@@ -118,6 +119,37 @@ def test_a_server_and_its_clients_that_are_told_to_stop_leave_nothing_behind_and
         assert last_line(running)[0] == 0, logs()
     history = json.loads((server.folder / "status.json").read_text())["history"]
     assert [sorted(row["accepted"]) for row in history] == [sorted(paths)] * 3
+    check_upgrade(made, tmp_path / "path", history)
+
+
+def check_upgrade(made, path, before):
+    """All of them with another version: the old folder is refused, and a new run begins with what it holds."""
+    env = {"PYTHONPATH": path_with(path)}
+    with program("server", made.server, **env) as server:
+        status, line = last_line(server)
+        assert status == 2
+        assert "and this is 0.0.1; give this one a folder of its own" in line
+    change(made.server, 'folder = "state"', 'folder = "state-2"')
+    change(made.server, 'init = ""', 'init = "state"')
+    with ExitStack() as stack:
+        server = stack.enter_context(program("server", made.server, **env))
+        for client in made.clients.values():
+            stack.enter_context(program("client", "--once", client, **env))
+        assert last_line(server)[0] == 0
+    found, earlier = read_server(made.server).folder, Path(read_server(made.server).init)
+    old, new = (json.loads((folder / "run.json").read_text()) for folder in (earlier, found))
+    assert (new["init"], new["run"] != old["run"]) == (old["run"], True)
+    history = json.loads((found / "status.json").read_text())["history"]
+    assert [row["round"] for row in history] == [1, 2, 3]
+    assert history[0]["loss"] < before[0]["loss"]
+    for client in made.clients.values():
+        log = log_of(read_client(client).folder)
+        assert re.search(rf"(\d+) of \1 personal layers go on from .*{old['run']}", log), log
+
+
+def path_with(folder):
+    """PYTHONPATH with one more folder."""
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
 
 
 def change(path: Path, old, new):

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from federations import make_federation, make_nodes
+from federations import UNGUARDED, make_federation, make_nodes
 from plfl.deploy.finishing import finish, own_state
 from plfl.deploy.local import LocalWire
 from plfl.federation import Federation
 from plfl.tuning import full_params
-from small import DEVICES, analog_config, assert_trees_close, tiny_config, uneven_panel
+from small import DEVICES, analog_config, assert_trees_close, consenting, tiny_config, uneven_panel
 
 
 @pytest.mark.parametrize("server", ["fed_avg", "fed_avg_adaptive"])
@@ -45,7 +45,7 @@ def test_a_deployed_model_forecasts_from_a_client_s_folder(tmp_path):
     from plfl.forecast.deployed import find_model
 
     panel, config = uneven_panel(2, days=40).sorted(), analog_config(tune_rounds=2)
-    wire = LocalWire(make_nodes(tmp_path / "clients", panel, finish=finish))
+    wire = LocalWire(make_nodes(tmp_path / "clients", panel, consenting(config, **UNGUARDED), finish))
     coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
     coordinator.go()
     for client, node in wire.nodes.items():

@@ -21,6 +21,7 @@ from plfl.data.generated import generate
 from plfl.deploy.commands import app
 from plfl.deploy.inspection import inspect
 from plfl.deploy.supervise import free_port
+from plfl.errors import BadInput, Damaged, Interrupted, RunFailed, Transient
 
 GUIDE = Path(__file__).parents[2] / "docs" / "federation.md"
 OPERATOR, SERVER, HOUSES = "the operator's machine", "fl.example.org", ("house-1", "house-2")
@@ -187,6 +188,10 @@ def follow_the_guide(machines, page):
             elif command.startswith("plfl forecast"):
                 assert server.wait(600) == 0, machines.said(SERVER)
                 printed |= {house: machines.run(house, f"{command} --json") for house in HOUSES}
+            elif "federation restore" in command:
+                fresh = f"new-{machine}"
+                shutil.copy(machines.folder(machine) / command.split()[3], machines.folder(fresh))
+                printed[command] = machines.run(fresh, command)
             elif command != DEMO:
                 printed[command] = machines.run(machine, command)
     return printed
@@ -213,6 +218,62 @@ def test_the_guide_leads_from_init_to_each_client_s_own_forecast(tmp_path):
     assert [client["id"] for client in roster if client["revoked"] is None] == ["house-1", "house-3"]
 
 
+def guide_s(words, machine):
+    """The guide's commands with these words, for a machine."""
+    return [command for place, command in commands_of(GUIDE.read_text()) if place == machine and words in command]
+
+
+@contextmanager
+def federation_at_work(machines, houses=HOUSES):
+    """The guide's server and clients; what the server says is at hand in the end."""
+    with ExitStack() as stack:
+        server = stack.enter_context(machines.running(SERVER, *guide_s("federation server", SERVER)))
+        for house in houses:
+            stack.enter_context(machines.running(house, machines.by_unit("client", house)))
+        yield server
+
+
+@pytest.mark.e2e
+def test_a_server_and_a_client_that_broke_go_on_with_the_same_run_from_the_guide_s_backups(tmp_path):
+    machines, rounds = Machines(tmp_path / "all", free_port()), 8
+    for command in (*guide_s("federation init", OPERATOR), *guide_s("scp", OPERATOR)[:3]):
+        machines.run(OPERATOR, command)
+    state = machines.folder(SERVER) / "plfl" / "state"
+    lines = [f"{name} = {json.dumps(value)}" for name, value in (TINY | {"rounds": rounds}).items()]
+    add_lines(machines.folder(SERVER) / "plfl" / "server.toml", lines)
+    replace_in(machines.folder(SERVER) / "plfl" / "server.toml", '"127.0.0.1:9093"', '"off"')
+    for row, house in enumerate(HOUSES):
+        write_meter(machines.folder(house) / "plfl" / "meter.csv", row)
+        add_lines(machines.folder(house) / "plfl" / f"client-{house}.toml", ['timezone = "America/Chicago"'])
+    with federation_at_work(machines):
+        machines.wait_for(SERVER, f"round 2 of {rounds}")
+        for machine in (SERVER, "house-1"):
+            machines.run(machine, *guide_s("federation backup", machine))
+    before = json.loads((state / "status.json").read_text())
+    assert 2 <= before["round"] < rounds
+
+    for machine in (SERVER, "house-1"):  # the rest of both is gone
+        broken = machines.folder(machine) / "plfl"
+        readings = broken / "meter.csv"
+        broken.rename(broken.with_name("broken"))
+        machines.run(machine, *guide_s("federation restore", machine))
+        if machine != SERVER:
+            shutil.copy(broken.with_name("broken") / readings.name, broken)
+    with federation_at_work(machines) as server:
+        assert server.wait(600) == 0, machines.said(SERVER)
+    after = json.loads((state / "status.json").read_text())
+    assert (after["run"], after["round"]) == (before["run"], rounds)
+    assert re.search(r"going on after round \d", machines.said(SERVER))
+    shared = int(re.search(r"going on after round (\d+)", machines.said(SERVER))[1])
+    assert shared >= 2
+    assert after["history"][:shared] == before["history"][:shared]
+    for house in HOUSES:
+        home = machines.folder(house) / "plfl" / "state"
+        assert [path.name for path in (home / "runs").iterdir()] == [after["run"]]
+        assert "begin anew" not in (home / "log.txt").read_text()
+        assert json.loads((home / "trained.json").read_text())["rounds"] >= rounds
+
+
 @pytest.mark.e2e
 def test_the_guide_s_demonstration_has_the_numbers_of_the_simulation(tmp_path):
     machines = Machines(tmp_path / "all", free_port())
@@ -236,6 +297,8 @@ def test_the_units_run_the_guide_s_commands_and_stay_down_where_a_restart_is_of_
         assert said == commands[role]
         assert unit["WorkingDirectory"] == unit["ReadWritePaths"] == "/var/lib/plfl"
         assert unit["RestartPreventExitStatus"] == "2"
+        assert unit["UMask"] == "0077"
+        assert int(unit["LimitNOFILE"]) >= 4096
     verify = shutil.which("systemd-analyze")
     if verify:
         for role, block in zip(("server", "client"), blocks_of(GUIDE.read_text(), "ini"), strict=True):
@@ -243,6 +306,15 @@ def test_the_units_run_the_guide_s_commands_and_stay_down_where_a_restart_is_of_
             path.write_text(block.replace("/opt/plfl/bin/plfl", sys.executable).replace("User=plfl", "User=root"))
             done = subprocess.run([verify, "verify", str(path)], capture_output=True, text=True)
             assert path.name not in done.stderr, done.stderr
+
+
+def test_the_guide_has_every_exit_status_and_the_units_restart_what_can_heal():
+    rows = re.findall(r"^\| (\d+) \| (.*?) \|", GUIDE.read_text(), re.MULTILINE)
+    known = {kind.exit_status for kind in (RunFailed, Transient, BadInput, Damaged, Interrupted)}
+    assert {int(status) for status, _ in rows} == {0, 128 + signal.SIGTERM, *known}
+    assert "a person has to correct something" in dict(rows)[str(BadInput.exit_status)]
+    assert unit_of("server")["Restart"] == "on-failure"
+    assert unit_of("client")["Restart"] == "always"
 
 
 @pytest.mark.e2e

@@ -25,9 +25,8 @@ from plfl.deploy.messages import (
     Message,
     leave,
 )
-from plfl.deploy.settings import Policy
 from plfl.errors import BadInput
-from small import agree_on, tiny_config
+from small import agree_on, consenting, tiny_config
 
 SHARED = {"lstm.bias": ((3,), np.dtype(np.float32)), "lstm.weight": ((3, 2), np.dtype(np.float32))}
 ARRAYS = {name: np.arange(np.prod(shape), dtype=dtype).reshape(shape) for name, (shape, dtype) in SHARED.items()}
@@ -170,7 +169,7 @@ def run(tmp_path_factory):
     """A whole run over a local wire, in which clients also refuse and fail; the wire and its nodes."""
     folder, panel = tmp_path_factory.mktemp("run"), plant(generate(2, days=12).sorted())
     config = tiny_config(rounds=3, reset_moments=False, start="own")
-    wire = LocalWire(make_nodes(folder / CANARY_NAME, panel, Policy()))
+    wire = LocalWire(make_nodes(folder / CANARY_NAME, panel, consenting(config)))
     agreement = agree_on(panel, config)
     terms = Terms(deadline=0.2, settling=0.2, patience=3)
     Coordinator(agreement, lambda: list(panel.ids), wire, folder / "server", terms).go()

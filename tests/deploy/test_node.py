@@ -19,10 +19,9 @@ from plfl.data.generated import generate
 from plfl.deploy import keepsake
 from plfl.deploy.local import make_nodes
 from plfl.deploy.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
-from plfl.deploy.settings import Policy
 from plfl.errors import BadInput, RunFailed
 from plfl.storage import digest
-from small import agree_on, assert_trees_equal, tiny_config
+from small import agree_on, assert_trees_equal, consenting, tiny_config
 
 PANEL = generate(2, days=12).sorted()
 CLIENT = PANEL.ids[0]
@@ -30,8 +29,11 @@ KEEPING = Path(__file__).with_name("keeping.py")
 FIRST, SECOND, THIRD = keepsake._NAMES
 
 
+AGREES = consenting(tiny_config())
+
+
 def make_node(folder, panel=PANEL):
-    return make_nodes(folder, panel, Policy())[CLIENT]
+    return make_nodes(folder, panel, AGREES)[CLIENT]
 
 
 def agree(node, run="run-1", **settings):
@@ -287,7 +289,7 @@ def test_a_client_without_enough_data_says_which_rule_it_breaks_and_no_more(tmp_
 
 def test_data_of_another_id_is_refused_without_naming_it(tmp_path, caplog):
     node = make_node(tmp_path)
-    node.load = make_nodes(tmp_path, PANEL, Policy())[PANEL.ids[1]].load
+    node.load = make_nodes(tmp_path, PANEL, AGREES)[PANEL.ids[1]].load
     said = node.answer(Message(PLAN, {"agreement": agree_on(PANEL, tiny_config()).to_json()}))
     assert said.facts["reason"] == f"this client's data has no usable readings of {CLIENT!r}"
     assert PANEL.ids[1] not in str(said)

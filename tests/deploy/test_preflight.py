@@ -12,10 +12,10 @@ import pytest
 
 from plfl.deploy import certificates, preflight, provision
 from plfl.deploy.front import GREETING, KEY_HEADER, Front
-from plfl.deploy.preflight import Unreachable, check_server
+from plfl.deploy.preflight import Unproven, Unreachable, check_server
 from plfl.deploy.settings import read_client
 from plfl.deploy.supervise import free_port
-from plfl.errors import BadInput
+from plfl.errors import BadInput, Transient
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +53,10 @@ def reissue(pilot, now=None, days=1, hosts=("127.0.0.1",)):
     return serve(pilot, "other.crt", "other.key")
 
 
-def refused(front, own, match, **how):
+def refused(front, own, match, kind=Unproven, **how):
     front.start()
     try:
-        with pytest.raises(BadInput, match=match):
+        with pytest.raises(kind, match=match):
             check_server(own, **how)
     finally:
         front.stop()
@@ -74,7 +74,7 @@ def test_a_server_of_another_federation(pilot, own, tmp_path):
 
 def test_an_expired_certificate(pilot, own):
     front = reissue(pilot, datetime.now(UTC) - timedelta(days=30))
-    refused(front, own, r"has expired: the operator renews it with plfl federation renew-server")
+    refused(front, own, r"has expired: the operator renews it with plfl federation renew-server", Transient)
 
 
 def test_a_name_that_the_certificate_does_not_hold(pilot, own, monkeypatch):
@@ -102,7 +102,9 @@ def test_both_sides_may_be_plain(pilot, own):
 @pytest.mark.parametrize(("shift", "words"), [(8, "[78] s ahead of"), (-400, "40[01] s behind")])
 def test_a_clock_that_is_off(served, own, monkeypatch, caplog, shift, words):
     monkeypatch.setattr(preflight, "_now", lambda: time.time() + shift)
-    with pytest.raises(BadInput, match=rf"the client's clock is {words} the server's.*; set it"):
+    with pytest.raises(
+        Transient, match=rf"does not let this client in now: the client's clock is {words} the server's.*; set it"
+    ):
         check_server(own)
     assert re.search(f"a client at 127.0.0.1 was turned away: the client's clock is {words} the server's", caplog.text)
 
@@ -117,7 +119,9 @@ def test_a_key_that_is_not_accepted(pilot, own, caplog):
     front = serve(pilot)
     front.fault_of_key = lambda key: f"{certificates.fingerprint_of_pem(key)} was revoked"
     known = certificates.fingerprint(certificates.public_of(own.key.read_bytes()))
-    refused(front, own, f"does not accept 'a' with the key {re.escape(known)}: {re.escape(known)} was revoked")
+    refused(
+        front, own, f"does not accept 'a' with the key {re.escape(known)}: {re.escape(known)} was revoked", BadInput
+    )
     assert f"a client at 127.0.0.1 was turned away: {known} was revoked" in caplog.text
 
 
@@ -126,8 +130,8 @@ def test_a_key_that_is_not_accepted(pilot, own, caplog):
     [
         ({}, 404, "only calls of clients pass here"),
         ({KEY_HEADER: "no base64!", "date": formatdate()}, 403, "its key cannot be read"),
-        ({KEY_HEADER: "S0VZ"}, 403, "it does not say what time it is there"),
-        ({KEY_HEADER: "S0VZ", "date": "yesterday"}, 403, "it does not say what time it is there"),
+        ({KEY_HEADER: "S0VZ"}, 503, "it does not say what time it is there"),
+        ({KEY_HEADER: "S0VZ", "date": "yesterday"}, 503, "it does not say what time it is there"),
     ],
 )
 def test_a_greeting_that_makes_no_sense_is_turned_away(served, own, headers, status, words):

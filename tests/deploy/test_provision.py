@@ -230,6 +230,7 @@ def test_the_settings_of_a_fresh_federation_are_the_documented_ones(folder):
                 "listen": "",
                 "name": "pilot",
                 "folder": "state",
+                "init": "",
                 "page": "127.0.0.1:9093",
                 "keys": "keys",
             },

@@ -6,14 +6,13 @@ import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from links import superlink
-from plfl.deploy import certificates, provision
 from plfl.deploy import client as client_role
+from plfl.deploy import provision
 from plfl.deploy.client import _supernode_command, run_client
 from plfl.deploy.demo import started
 from plfl.deploy.flower_process import environment
@@ -28,8 +27,6 @@ from waiting import LIMIT, log_of, wait_for
 
 pytestmark = pytest.mark.e2e
 IDS = ("right", "gone", "sold")
-HOUR_AHEAD = "import time; real = time.time; time.time = lambda: real() + 3600; from plfl.cli import main; main()"
-"""The program on a machine whose clock is an hour ahead."""
 
 
 @dataclass
@@ -71,12 +68,11 @@ def fronted(settings, upstream, certificate, key, host="127.0.0.1"):
 
 @dataclass
 class Federation:
-    """A SuperLink behind two doors: one as it should be, on all addresses, and one whose certificate has expired."""
+    """A SuperLink behind a door on all addresses."""
 
     made: provision.Provisioned
     wire: FlowerWire
     door: Front
-    expired: Front
     log: Lines
 
     def machine(self, name, client="right", **changes) -> Path:
@@ -101,10 +97,6 @@ def federation(tmp_path_factory):
     settings = read_server(made.server)
     settings.folder.mkdir()
     provision.revoke_client(made.folder, "gone", "moved out")
-    authority = certificates.Pair(*((made.folder / "ca" / name).read_bytes() for name in ("ca.key", "ca.crt")))
-    old = certificates.issue(authority, ["127.0.0.1"], datetime.now(UTC) - timedelta(days=30), 1)
-    (folder / "old.crt").write_bytes(old.certificate)
-    (folder / "old.key").write_bytes(old.key)
     logger = logging.getLogger("plfl")
     logger.addHandler(log)
     with ExitStack() as stack:
@@ -112,8 +104,7 @@ def federation(tmp_path_factory):
         port, wire = stack.enter_context(superlink(settings))
         wire.open(LIMIT)
         door = stack.enter_context(fronted(settings, port, settings.certificate, settings.key, host=None))
-        expired = stack.enter_context(fronted(settings, port, folder / "old.crt", folder / "old.key"))
-        yield Federation(made, wire, door, expired, log)
+        yield Federation(made, wire, door, log)
 
 
 @pytest.fixture(scope="module")
@@ -129,12 +120,10 @@ def said(federation, tmp_path_factory):
     plfl = [sys.executable, "-m", "plfl", "federation", "client"]
     commands = {
         "wrong ca": [*plfl, wrong],
-        "expired": [*plfl, machine("expired", server=f"127.0.0.1:{federation.expired.port}")],
         "wrong name": [*plfl, machine("wrong-name", server=f"127.0.0.2:{port}")],
         "unregistered": [*plfl, stranger],
         "revoked": [*plfl, machine("revoked", "gone")],
         "plain": [*plfl, "--insecure", machine("plain")],
-        "clock": [sys.executable, "-c", HOUR_AHEAD, "federation", "client", machine("clock")],
         "unregistered, unasked": supernode(stranger),
         "revoked, unasked": supernode(machine("revoked-unasked", "gone")),
     }
@@ -183,10 +172,6 @@ REFUSED = {
         "ca.crt: it is the server of another federation, or somebody between",
         "it does not trust this server's certificate: its ca.crt is another federation's",
     ),
-    "expired": (
-        "has expired: the operator renews it with plfl federation renew-server",
-        "for it this server's certificate has expired: renew-server, or its clock is wrong",
-    ),
     "wrong name": (
         "does not hold the name '127.0.0.2'",
         "it reaches this server by a name that is not in its certificate",
@@ -196,10 +181,6 @@ REFUSED = {
     "plain": (
         "does not speak plain HTTP; leave out --insecure",
         "it speaks plain HTTP; this server wants TLS unless both sides run with --insecure",
-    ),
-    "clock": (
-        "s ahead of the server's, and at most 5 s ahead and 305 s behind are accepted",
-        "s ahead of the server's, and at most 5 s ahead and 305 s behind are accepted",
     ),
 }
 """What the client says, and what the server's log does."""

@@ -51,6 +51,20 @@ def test_a_child_that_is_killed_is_started_again(tmp_path, monkeypatch, caplog):
     assert "worker ended unexpectedly (SIGKILL); starting it again" in caplog.text
 
 
+def test_a_child_that_is_hindered_is_started_again_with_its_own_reason(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(supervise, "_FIRST_WAIT", 0.01)
+    mark = tmp_path / "mark"
+    code = SETUP + (
+        "import pathlib\n"
+        f"mark = pathlib.Path({str(mark)!r})\n"
+        "def work():\n    if not mark.exists():\n        mark.touch(); raise Transient('the disk is full')\n"
+        "run_as_child(work)"
+    )
+    Supervisor([child(code)]).run(lambda: False)
+    assert "the disk is full; trying again in 0.0 s" in caplog.text
+    assert "unexpectedly" not in caplog.text
+
+
 def test_stopping_ends_a_child_that_does_not_listen(monkeypatch):
     monkeypatch.setattr(supervise, "_GRACE", 0.5)
     deaf = child(

@@ -19,8 +19,11 @@ CASES = {
     "per_client": {"server": "fed_avg_adaptive", "fraction": 0.6, "sync_every": 2},
     "gate": {"server": "fed_yogi", "max_norm_ratio": 1.0},
     "keeps_state": {"server": "fed_adagrad", "start": "own", "reset_moments": False},
+    "mean": {"aggregate": "mean", "weights": "windows"},
+    "trimmed": {"aggregate": "trimmed_mean", "weights": "windows", "fraction": 0.6},
+    "median": {"aggregate": "median", "server": "fed_avg_adaptive"},
 }
-"""The paper's three, most servers, cohorts, and updates that the gate refuses."""
+"""The paper's three, most servers, cohorts, updates that the gate refuses, and every aggregate."""
 
 
 def run_all(folder: Path) -> None:

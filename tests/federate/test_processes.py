@@ -78,17 +78,24 @@ def test_several_processes_give_the_numbers_of_one(num, alone, tmp_path):
 
 
 @pytest.mark.parametrize("is_batched", [False, True])
-@pytest.mark.parametrize("server", ["fed_avg", "fed_avg_adaptive"])
-def test_only_means_and_one_number_per_client_cross(server, is_batched):
-    """In the compiled programs: sums have the shapes of shared params, what is gathered has one number per row."""
-    federation = tiny_federation(server=server, fraction=0.6)
+@pytest.mark.parametrize(
+    ("server", "aggregate"),
+    [("fed_avg", "clipped_mean"), ("fed_avg", "mean"), ("fed_avg_adaptive", "clipped_mean")],
+)
+def test_only_means_and_one_number_per_client_cross(server, aggregate, is_batched):
+    """In the compiled programs: sums have the shapes of shared params, what is gathered has one number per row.
+
+    A clipped mean adds up all shared params in one row for its centre.
+    """
+    federation = tiny_federation(server=server, fraction=0.6, aggregate=aggregate)
     engine = federation.engine
     engine.rows.is_batched = is_batched
     state = engine.init()
     engine.compile(state)
     shared = {tuple(x.shape) for x in state.server.common["x"].values()}
+    center = {(federation.num_shared_params,)} if aggregate == "clipped_mean" else set()
     found = crossing(engine._compiled_round.as_text())
-    assert set(found["all-reduce"]) <= shared | {()}
+    assert set(found["all-reduce"]) <= shared | center | {()}
     assert shared <= set(found["all-reduce"])
     assert set(found["all-gather"]) == {(engine.rows.num_rows,)}
     assert set(found) == {"all-reduce", "all-gather"}

@@ -124,8 +124,8 @@ def test_a_newcomer_gets_the_last_mean_and_a_fresh_second_moment():
     [
         ("fed_avg", {"lr": 1.0}),
         ("fed_adagrad", {"lr": 0.2, "beta1": 0.9, "tau": 1e-3}),
-        ("fed_adam", {"lr": 0.03, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
-        ("fed_yogi", {"lr": 0.03, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
+        ("fed_adam", {"lr": 0.02, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
+        ("fed_yogi", {"lr": 0.02, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
         ("fed_avg_adaptive", {"lr": 1e-2, "beta2": 0.99, "tau": 1e-3, "sync_every": 1}),
     ],
 )

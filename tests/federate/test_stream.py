@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from carriers import stream_of
 from plfl import federation as federation_module
 from plfl.config import Config
 from plfl.data.scratch import Scratch
@@ -16,24 +17,6 @@ from plfl.federate.stream import Stream
 from plfl.federation import choose_chunk
 from plfl.training import run
 from small import DEVICES, TINY, assert_trees_close, assert_trees_equal, run_engine, tiny_federation, uneven_panel
-
-
-def stream_of(federation, *, chunk=2, scratch=None):
-    """The same federation with its clients in chunks; without any room in memory, rows are in files."""
-    plan = federation.plan
-    federation.engine = Stream(
-        plan.task,
-        plan.training,
-        plan.server,
-        DEVICES,
-        seed=plan.config.seed,
-        num_asked=plan.num_asked,
-        limits=plan.limits,
-        is_weighted=plan.is_weighted,
-        chunk=chunk,
-        scratch=scratch or Scratch(in_memory=0),
-    )
-    return federation
 
 
 def both(**values):

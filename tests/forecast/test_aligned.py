@@ -52,7 +52,7 @@ def made_series(layout, num_days: int = 10, seed: int = 0) -> Series:
 
 
 def as_series(layout, load, covariates, calendar) -> Series:
-    swing = find_swings(load, layout.minutes)
+    swing = find_swings(load, layout.seconds)
     readings = np.concatenate([load[:, None], covariates, swing[:, None]], axis=1)
     return Series(readings.astype(np.float32), calendar[None].astype(np.float32))
 
@@ -119,7 +119,7 @@ def test_past_days_are_cut_alike_with_and_without_kernels(monkeypatch, minutes, 
 
 def test_past_days_of_many_clients_and_batches_are_those_of_each_alone():
     """Zones differ between clients, calendars are shared by all, and batches share a client's series."""
-    layout = make_layout(60, 4, 6, 2)
+    layout = make_layout(3600, 4, 6, 2)
     rng = np.random.default_rng(0)
     all_series = [made_series(layout, seed=seed) for seed in range(3)]
     readings = np.stack([series.readings for series in all_series])
@@ -142,17 +142,17 @@ def test_past_days_of_many_clients_and_batches_are_those_of_each_alone():
 @given(st.sampled_from(INTERVALS), st.floats(0, 0.9), st.floats(0, 1), st.integers(0, 9), st.sampled_from([(), (1,)]))
 def test_no_input_depends_on_a_reading_after_the_origin(minutes, place, share, seed, ahead):
     """But on covariates that are known ahead."""
-    layout = make_layout(minutes, 4, 6, 2, ahead)
+    layout = make_layout(60 * minutes, 4, 6, 2, ahead)
     assert_causal(layout, int(place * 10 * layout.day), max(1, round(share * layout.day)), seed)
 
 
 @pytest.mark.parametrize("lead", [25, 36, 48])
 def test_no_input_depends_on_a_reading_after_the_origin_when_the_lead_is_over_a_day(lead):
-    assert_causal(make_layout(60, 4, 6, 2), 150, lead, seed=0)
+    assert_causal(make_layout(3600, 4, 6, 2), 150, lead, seed=0)
 
 
 def test_a_covariate_that_is_known_ahead_is_seen_at_the_target():
-    layout = make_layout(60, 4, 3, 2, (1,))
+    layout = make_layout(3600, 4, 3, 2, (1,))
     series = made_series(layout)
     series.load[200] = 0.5
     before = cut_one(series, layout, 200, 5).features
@@ -180,7 +180,7 @@ def test_nothing_before_the_training_part_is_read(what):
 
 @pytest.mark.parametrize("minutes", INTERVALS)
 def test_an_unknown_week_is_replaced_by_the_day_before_and_marked(minutes):
-    layout = make_layout(minutes, 4, 0, 0)
+    layout = make_layout(60 * minutes, 4, 0, 0)
     series = made_series(layout, num_days=10)
     load = np.arange(len(series.load), dtype=np.float32) / 100
     series = as_series(layout, load, series.covariates, series.calendar)
@@ -208,7 +208,7 @@ def test_an_unknown_week_is_replaced_by_the_day_before_and_marked(minutes):
 
 @pytest.mark.parametrize("minutes", INTERVALS)
 def test_inputs_are_finite_where_only_the_lookback_is_known(minutes):
-    layout = make_layout(minutes, 4, 6, 2)
+    layout = make_layout(60 * minutes, 4, 6, 2)
     series = made_series(layout)
     load = np.full_like(series.load, np.nan)
     origin = 8 * layout.day
@@ -217,12 +217,12 @@ def test_inputs_are_finite_where_only_the_lookback_is_known(minutes):
     assert all(np.isfinite(array).all() for array in found)
     assert not found.is_known.any()
     assert not found.changes.any()
-    swing = find_swings(load, minutes)[origin]
+    swing = find_swings(load, 60 * minutes)[origin]
     np.testing.assert_allclose(found.features[0, :5], [-4 / swing, -6 / swing, -7 / swing, 8, np.log(swing)], rtol=1e-6)
 
 
 def test_a_past_day_tells_what_it_did_after_the_same_time_of_day():
-    layout = make_layout(60, 2, 2, 0)
+    layout = make_layout(3600, 2, 2, 0)
     load = np.arange(96, dtype=np.float32) ** 2
     series = made_series(layout, num_days=4)
     series.load[:], series.swing[:] = load, 4
@@ -248,12 +248,12 @@ def test_a_swing_is_the_mean_change_within_an_hour_over_two_weeks(minutes, place
     load = rng.normal(size=20 * 24 * 60 // minutes).astype(np.float32) * rng.choice([0.001, 1, 30])
     load[rng.random(len(load)) < missing] = np.nan
     at = int(place * (len(load) - 1))
-    np.testing.assert_allclose(find_swings(load, minutes)[at], swing_by_hand(load, minutes, at), rtol=1e-5)
+    np.testing.assert_allclose(find_swings(load, 60 * minutes)[at], swing_by_hand(load, minutes, at), rtol=1e-5)
 
 
 def test_a_meter_that_swings_ten_times_as_much_has_the_same_inputs_but_for_its_level():
     """So what was learned in a busy season holds in a quiet one."""
-    layout = make_layout(15, 24, 6, 2)
+    layout = make_layout(900, 24, 6, 2)
     quiet = read_at(layout, made_series(layout), 900)
     busy = as_series(layout, 10 * quiet.load, quiet.covariates, quiet.calendar)
     calm, loud = (cut_one(series, layout, 900, 4) for series in (quiet, busy))
@@ -270,7 +270,7 @@ def test_a_meter_that_swings_ten_times_as_much_has_the_same_inputs_but_for_its_l
     [(0, (), True, 3), (2, (), True, 0), (3, (0, 2), True, 3), (3, (0, 2), False, 3), (0, (), False, 0)],
 )
 def test_a_layout_knows_its_number_of_columns(minutes, num_covariates, ahead, has_lags, num_days):
-    layout = make_layout(minutes, 4, num_days, num_covariates, ahead, has_lags=has_lags)
+    layout = make_layout(60 * minutes, 4, num_days, num_covariates, ahead, has_lags=has_lags)
     series = made_series(layout)
     series.load[:] = 1
     found = cut(np, series, layout, np.array([700, 800]) * 15 // minutes, np.array([1, layout.day]))
@@ -284,7 +284,7 @@ def test_a_layout_knows_its_number_of_columns(minutes, num_covariates, ahead, ha
 
 @pytest.mark.parametrize("minutes", INTERVALS)
 def test_offsets_are_durations(minutes):
-    layout = make_layout(minutes, 6 * 60 // minutes, 28, 0)
+    layout = make_layout(60 * minutes, 6 * 60 // minutes, 28, 0)
     for offsets, all_of_them in (
         (layout.around_day, (-60, -30, -15, 0, 15, 30, 60)),
         (layout.around_week, (-30, -15, 0, 15, 30)),

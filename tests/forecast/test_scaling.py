@@ -18,6 +18,13 @@ def test_unscale_undoes_scale(train, load):
     np.testing.assert_allclose(back, load, rtol=0, atol=1e-6 * size + 1e-30)
 
 
+@settings(deadline=None)
+@given(LOADS)
+def test_a_load_of_zero_comes_back_as_exactly_zero(train):
+    scaler = fit_scaler(train, np.zeros((len(train), 0)), is_robust=True)
+    assert (scaler.unscale_load(scaler.scale_load(np.zeros(3, np.float32))) == 0).all()
+
+
 def test_the_training_part_has_mean_zero_and_unit_variance_once_scaled():
     rng = np.random.default_rng(0)
     load, covariates = rng.gamma(2, 50, 500), rng.normal([20, -5], [8, 0.1], (500, 2))
@@ -81,3 +88,35 @@ def test_an_unknown_or_impossible_area_counts_as_one_square_metre():
 def test_one_clients_areas_do_not_depend_on_the_others():
     alone, together = scale_statics(np.array([[500.0]])), scale_statics(np.array([[500.0], [1e6]]))
     assert alone[0] == together[0]
+
+
+def fit_robust(load):
+    return fit_scaler(load, np.zeros((len(load), 0)), is_robust=True)
+
+
+@pytest.mark.parametrize("glitch", [1e3, 1e5, 1e12, -1e5])
+def test_one_glitch_does_not_change_a_robust_scale(glitch):
+    load = np.random.default_rng(0).gamma(2, 1.3, 8760)
+    spoiled = load.copy()
+    spoiled[5000] = glitch
+    clean, robust = fit_robust(load), fit_robust(spoiled)
+    assert robust.load_sd == pytest.approx(clean.load_sd, rel=2e-3)
+    assert robust.load_mean == pytest.approx(clean.load_mean, rel=2e-3)
+
+
+def test_a_robust_scale_of_a_load_that_mostly_stands_still_does_not_follow_a_glitch():
+    load = np.where(np.arange(8760) % 20 == 0, 5.0, 0.0)
+    spoiled = load.copy()
+    spoiled[5000] = 1e5
+    assert fit_robust(spoiled).load_sd == pytest.approx(fit_robust(load).load_sd, rel=2e-3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("share", [0, 0.95])
+def test_without_outliers_a_robust_scale_is_exactly_that_of_all_readings(seed, share):
+    # by definition: the distance of the 10th and the 90th percentile, but at least half of the standard deviation
+    rng = np.random.default_rng(seed)
+    load = np.where(rng.random(2000) < share, 0, rng.gamma(2, 1.3, 2000)).astype(np.float32)
+    low, high = np.percentile(load.astype(np.float64), (10, 90))
+    sd = fit_scaler(load, np.zeros((len(load), 0))).load_sd
+    assert fit_robust(load).load_sd == np.float32(max(sd / 2, high - low))

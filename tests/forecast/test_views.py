@@ -6,11 +6,13 @@ import pytest
 
 from plfl.config import Config
 from plfl.data.generated import generate
+from plfl.data.panel import Panel
 from plfl.errors import BadInput
-from plfl.forecast.views import Plain, make_view
-from plfl.forecast.windows import make_task
+from plfl.federate.params import batches_key, client_keys
+from plfl.forecast.views import ClientData, Plain, make_view
+from plfl.forecast.windows import make_task, stack_clients
 from plfl.recipes import forecast
-from small import analog_config, uneven_panel
+from small import analog_config, assert_trees_equal, uneven_panel
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +72,31 @@ def test_an_unknown_future_covariate_is_refused_with_the_known_ones():
 def test_unknown_holidays_are_refused_when_the_data_is_read():
     with pytest.raises(BadInput, match=r"holidays = 'ZZ': .*; write a country such as US or US-CA, auto or none"):
         make_task(generate(1, days=12), analog_config(holidays="ZZ"))
+
+
+@pytest.mark.parametrize("seconds", [30, 90, 900])
+def test_yesterday_is_a_day_before_at_every_interval(seconds):
+    panel = panel_of(seconds)
+    view = make_view(panel, analog_config(lookback="15min"))
+    assert view.layout.day * seconds == 86_400
+    assert (view.horizon * seconds, view.last * seconds, view.num_short * seconds) == (3600, 86_400, 3600)
+    assert {lead * seconds / 60 for lead in view.leads} >= {15, 60, 1440}
+    assert view.layout.around_week[-1] * seconds == 30 * 60
+
+
+def panel_of(seconds: int, num_times: int = 10) -> Panel:
+    nothing = np.zeros((1, num_times, 0), np.float32), (), np.zeros((1, 0), np.float32), ()
+    load = np.arange(num_times, dtype=np.float32)[None]
+    return Panel(("a",), np.datetime64("2018-01-01T00:00"), np.timedelta64(seconds, "s"), load, *nothing, ("UTC",))
+
+
+@pytest.mark.parametrize("others", [("b002",), ("b003", "b004")])
+def test_a_clients_draws_are_its_own_whoever_else_is_there(others):
+    panel = uneven_panel(4, days=30)
+    pairs = []
+    for ids in (("b001",), ("b001", *others)):
+        stacked = stack_clients([make_task(panel.take([panel.ids.index(each) for each in ids]), analog_config())])
+        own = ClientData(*(array if name == "calendar" else array[0] for name, array in stacked._asdict().items()))
+        key = batches_key(client_keys(7, ids)[0], 3)
+        pairs.append(make_view(panel, analog_config()).pick(own, key, 20, 6))
+    assert_trees_equal(*pairs)

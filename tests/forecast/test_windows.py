@@ -314,10 +314,10 @@ def test_no_client_left_is_refused_with_the_first_reason():
 
 def test_the_doctors_findings_travel_with_the_task_and_the_first_refusal_of_a_client_counts():
     place = Place(client="c9")
-    before = (Finding("PLF203", 1, place, "one"), Finding("PLF105", 1, place, "two"), Finding("PLF205", 1, place, "x"))
+    before = (Finding("PLF202", 1, place, "one"), Finding("PLF105", 1, place, "two"), Finding("PLF206", 1, place, "x"))
     task = make_task(make_panel(np.arange(40), np.arange(3)), small_config(), before)
     assert task.findings[:3] == before
-    assert {client: finding.code for client, finding in task.refused.items()} == {"c9": "PLF203", "c1": "PLF109"}
+    assert {client: finding.code for client, finding in task.refused.items()} == {"c9": "PLF202", "c1": "PLF109"}
 
 
 @pytest.mark.parametrize(("minutes", "lookback", "horizon"), [(15, 12, 4), (30, 6, 2), (60, 3, 1)])

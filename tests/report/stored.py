@@ -88,9 +88,10 @@ def make_study(
     baselines=("ridge", "lightgbm", "central", "fl_finetuned"),
     undefined=(),
     effects=EFFECTS,
+    draw=1,
 ) -> dict[str, Any]:
     """result.json of a study; `undefined` clients (by number) have no MASE, `effects` shift the MASE of values."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(draw)
     sources, runs = [], []
     points = make_points(grid)
     names = {source: ids or [f"{source[-2:]}-9{k:05}" for k in range(num_clients)] for source in data}
@@ -110,6 +111,7 @@ def make_study(
                 "clients": clients,
                 "baselines": scores,
                 "findings": [],
+                "test": ["2018-11-26T06:00:00", "2019-01-01T06:00:00"],
             }
         )
     for point, source, seed in product(points, data, range(seeds)):
@@ -131,11 +133,23 @@ def make_study(
         },
         "sources": sources,
         "runs": runs,
+        "folds": [],
         "client_steps_per_second": 51234.5,
         "seconds": 4321.0,
         "devices": ["1 x cpu"],
         "versions": {"plfl": "0.1.0", "jax": "0.10.2"},
     }
+
+
+def with_folds(num_folds, **changes) -> dict[str, Any]:
+    """A study of which each fold has its own draw, and its own part of the year."""
+    result = make_study(**changes)
+    for k in range(1, num_folds + 1):
+        fold = make_study(**{"draw": 1 + k} | changes)
+        for source in fold["sources"]:
+            source["test"] = [f"2018-{1 + 2 * k:02}-15T06:00:00", f"2018-{3 + 2 * k:02}-15T06:00:00"]
+        result["folds"].append({name: fold[name] for name in ("sources", "runs")})
+    return result
 
 
 def write_study(folder: Path, result: dict[str, Any]) -> Path:

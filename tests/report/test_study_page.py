@@ -10,7 +10,7 @@ import pytest
 from plfl.errors import BadInput, Damaged
 from plfl.report.page import write_report
 from plfl.report.tables import amount, duration
-from report.stored import PAPER, Outline, make_study, write_study
+from report.stored import PAPER, Outline, make_study, with_folds, write_study
 
 MAKE = {
     "median": np.median,
@@ -233,6 +233,79 @@ def test_a_diverged_point_is_a_dash_or_a_short_number(tmp_path):
     page = write_page(tmp_path, result)
     assert re.search(r'class="heat"[^>]*>1.5e\+09<', page)
     assert re.search(r'<g class="undefined">.*?>–</text>', page)
+
+
+LEVELS = {"personal": PAPER["personal"]}
+
+
+def test_a_study_in_folds_shows_them_beside_the_single_split(tmp_path, page):
+    result = with_folds(4, grid=LEVELS, effects={"none": 0.3, "all": 0.2})
+    folded = write_page(tmp_path, result)
+    words, cells = Outline(folded).words, Outline(folded).cells
+    assert "Does it hold at other times?" in words
+    assert "Does it hold at other times?" not in Outline(page).words
+    assert "Of 12 tests (4 folds, 3 sources), PL-FL beats plain FL in 12; it beats local training in 12." in words
+    assert {"single split", "fold 1", "fold 4", "mean of folds", "2018-03-15", "2018-11-26"} <= set(cells)
+    found = [
+        [run["mase_mean"] for run in part["runs"] if (run["source"], run["point"]["personal"]) == ("bundled:CA", "mlp")]
+        for part in (result, *result["folds"])
+    ]
+    means = np.mean(found, axis=1)
+    spread = f"{means[1:].mean():.3f} ± {np.std(means[1:], ddof=1):.3f}"
+    assert f"PL-FL: test MASE {means[0]:.3f}Over 4 folds of the time: {spread}" in words
+
+
+def test_every_number_of_the_folds_can_be_traced_to_the_stored_results(tmp_path):
+    result = with_folds(2, data=("bundled:CA",), grid={"personal": ["none", "mlp"], "server": PAPER["server"]}, seeds=2)
+    named = [entry for entry in shown(write_page(tmp_path, result)) if "folds[" in entry[1]]
+    assert len(named) == 1 + 2 * (2 + 1)  # the tile; two levels in each fold and their means
+    for text, source, how in named:
+        assert is_shown(text, [value for path in source.split() for value in look_up(result, path)], how), source
+
+
+def test_folds_that_go_the_other_way_are_counted(tmp_path):
+    result = with_folds(3, data=("bundled:CA",), grid=LEVELS, effects={"none": 0.3, "all": 0.3})
+    for run in result["folds"][0]["runs"]:
+        for client in run["clients"]:
+            client["mase"] += 0.8 * (run["point"]["personal"] == "mlp")
+    words = Outline(write_page(tmp_path, result)).words
+    assert (
+        "Of 3 tests (3 folds, 1 source), PL-FL beats plain FL in 2 (loses in 1); it beats local training in 2" in words
+    )
+
+
+def test_in_each_fold_the_pair_is_chosen_on_its_own_validation_part(tmp_path):
+    grid = {"personal": ["none", "mlp"], "client": ["adam", "prox"]}
+    result = with_folds(2, data=("bundled:CA",), grid=grid, effects={})
+    for k, part in enumerate((result, *result["folds"])):
+        for run in part["runs"]:
+            is_best = run["point"]["client"] == ("prox" if k == 2 else "adam")
+            run["validation_mase"] = 0.5 if is_best else 0.6
+            run["mase_mean"] = 0.7 + 0.1 * k if is_best else 0.1
+    words = Outline(write_page(tmp_path, result)).words
+    assert "PL-FL: test MASE 0.700Over 2 folds of the time: 0.850 ± 0.071" in words
+
+
+def test_folds_of_another_grid_follow_the_winner(tmp_path):
+    grid = {"client": ["adam", "prox"]}
+    result = with_folds(2, data=("bundled:CA",), grid=grid, effects={"prox": 0.3})
+    for run in result["folds"][1]["runs"]:
+        run["validation_mase"] = 0.1 if run["point"]["client"] == "prox" else 0.9
+    page = write_page(tmp_path, result)
+    words, cells = Outline(page).words, Outline(page).cells
+    assert (
+        "In 1 of 2 tests (2 folds, 1 source), what is chosen on validation data is what the single split chooses."
+        in words
+    )
+    assert cells[cells.index("fold 2") :][5] == "prox"
+
+
+@pytest.mark.parametrize("undefined", [(), (0,), tuple(range(12))])
+def test_one_fold_and_undefined_folds_have_their_page(tmp_path, undefined):
+    result = with_folds(1, data=("bundled:CA",), grid=LEVELS, seeds=1, undefined=undefined)
+    words = Outline(write_page(tmp_path, result)).words
+    assert "Does it hold at other times?" in words
+    assert not re.search(r"\b(None|nan|NaN|null|inf)\b", words)
 
 
 def test_heat_maps_mark_the_lowest_and_what_was_chosen(page):

@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from plfl.config import Config, count_intervals
-from plfl.data.detectors import find_runs, find_stuck, find_unit_changes, is_register
+from plfl.data.detectors import (
+    find_changes,
+    find_export,
+    find_glitches,
+    find_runs,
+    find_stuck,
+    is_register,
+    is_steady,
+    num_stuck,
+)
 from plfl.data.panel import LARGEST, Panel
 from plfl.data.readings import Readings, Series
 from plfl.data.rules import RULES, Finding, Place
@@ -193,6 +202,9 @@ class _Client:
         steps = np.diff(utc)
         if steps.min() == steps.max() and _DAY % steps[0] == 0:
             return steps
+        usual = int(np.median(steps))
+        if _is_odd_interval(usual) and not (steps % usual).any():
+            return np.where(steps == usual, usual, 0)
         rounded = _round_steps(steps)
         begins, ends = find_runs(np.diff(rounded) == 0)
         is_long = (ends + 1 - begins >= _SUSTAINED - 1) & (rounded[begins] > 0)
@@ -240,11 +252,6 @@ class _Client:
         begins, duration = utc, _durations(lengths, is_end=self.readings.is_end)
         if self.readings.is_end:
             begins = utc - duration
-        if not self.config.allow_export and (is_negative := values < 0).any():
-            detail = (
-                f"{_count(int(is_negative.sum()), 'reading')}, the lowest {np.nanmin(values):g} {self.readings.unit}"
-            )
-            self._at("PLF203", int(is_negative.sum()), int(np.argmax(is_negative)), detail)
         return begins, duration, values * (factor * duration / 3600 if is_power else factor)
 
     def _place(self, begins: np.ndarray, lengths: np.ndarray, energy: np.ndarray, interval: int) -> Gridded | None:
@@ -317,30 +324,75 @@ class _Client:
         return Gridded(series.id, series.zone, series.statics, place, start, interval, load, covariates)
 
     def _judge(self, found: Gridded) -> Gridded:
-        """Gaps, stuck meters and changes of unit; what a stuck meter shows counts as missing."""
-        load, steps_per_hour = found.load, 3600 / found.interval
-        known = np.flatnonzero(np.isfinite(load))
-        if len(known) and (load[known] == load[known[0]]).all():
-            self._time("PLF206", len(known), found, int(known[0]), f"always {load[known[0]]:g} kWh")
+        """What the values say of the meter. A reading is changed for what was known by its time, and nothing later."""
+        if self._is_constant(found):
             return found
         if all(finding.code != "PLF202" for finding in self.findings):  # its readings are not missing
             self._gaps(found)
         self._missing_hours(found)
-        if "PLF205" not in self.config.ignore and _DAY % found.interval == 0:
-            changes = find_unit_changes(load, _DAY // found.interval)
-            if changes:
-                listed = ", ".join(f"x {change.factor:g} at {_utc(found, change.at)}" for change in changes[:3])
-                more = ", ..." if len(changes) > 3 else ""
-                self._time("PLF205", len(changes), found, changes[0].at, f"all values {listed}{more}")
-        if "PLF207" not in self.config.ignore:
-            begins, ends = find_stuck(load, steps_per_hour)
-            if len(begins):
-                hours = (ends - begins).max() / steps_per_hour
-                detail = f"{_count(len(begins), 'stretch', 'stretches')} of one value, up to {hours:g} h"
-                self._time("PLF207", len(begins), found, int(begins[0]), detail)
-                for begin, end in zip(begins, ends, strict=True):
-                    load[begin:end] = np.nan
+        ignored = set(self.config.ignore)
+        if "PLF205" not in ignored:
+            self._changes(found)
+        num_lost = self._drop_glitches(found) if "PLF209" not in ignored else 0
+        num_lost += self._drop_negatives(found) if not self.config.allow_export else 0
+        if num_lost and self._is_constant(found):
+            return found
+        if "PLF207" not in ignored:
+            self._drop_stuck(found)
         return found
+
+    def _is_constant(self, found: Gridded) -> bool:
+        known = np.flatnonzero(np.isfinite(found.load))
+        values = found.load[known]
+        if not is_steady(values):
+            return False
+        low, high = values.min(), values.max()
+        detail = f"always {low:g} kWh" if low == high else f"always from {low:.9g} to {high:.9g} kWh"
+        self._time("PLF206", len(known), found, int(known[0]), detail)
+        return True
+
+    def _changes(self, found: Gridded) -> None:
+        """Readings in another unit are brought to the one before as soon as that is known."""
+        units, levels = find_changes(found.load, _DAY // found.interval)
+        for code, changes in (("PLF205", units), ("PLF210", levels)):
+            if changes:
+                listed = ", ".join(f"x {change.factor:.4g} at {_utc(found, change.at)}" for change in changes[:3])
+                detail = f"all values {listed}{', ...' if len(changes) > 3 else ''}"
+                if code == "PLF205":
+                    detail += f"; undone from {_utc(found, changes[0].seen)} on"
+                self._time(code, len(changes), found, changes[0].at, detail)
+        for change in units:
+            found.load[change.seen :] /= change.factor
+
+    def _drop_glitches(self, found: Gridded) -> int:
+        at = find_glitches(found.load, _DAY // found.interval)
+        if len(at):
+            largest = found.load[at][np.abs(found.load[at]).argmax()]
+            others = np.abs(np.delete(found.load, at))
+            detail = f"{_count(len(at), 'reading')} up to {largest:g} kWh, where others reach {np.nanmax(others):g}"
+            self._time("PLF209", len(at), found, int(at[0]), detail)
+            found.load[at] = np.nan
+        return len(at)
+
+    def _drop_negatives(self, found: Gridded) -> int:
+        negative = np.flatnonzero(found.load < 0)
+        is_export = negative >= find_export(found.load)
+        for code, at in (("PLF203", negative[~is_export]), ("PLF211", negative[is_export])):
+            if len(at):
+                detail = f"{_count(len(at), 'reading')}, the lowest {found.load[at].min():g} kWh"
+                self._time(code, len(at), found, int(at[0]), detail)
+        found.load[negative[~is_export]] = np.nan
+        return int((~is_export).sum())
+
+    def _drop_stuck(self, found: Gridded) -> None:
+        steps_per_hour = 3600 / found.interval
+        begins, ends = find_stuck(found.load, steps_per_hour)
+        if len(begins):
+            hours = (ends - begins).max() / steps_per_hour
+            detail = f"{_count(len(begins), 'stretch', 'stretches')} of one value, up to {hours:g} h"
+            self._time("PLF207", len(begins), found, int(begins[0]), detail)
+        for begin, end in zip(begins, ends, strict=True):
+            found.load[begin + num_stuck(steps_per_hour) - 1 : end] = np.nan
 
     def _missing_hours(self, found: Gridded) -> None:
         """Where an hour comes twice and is there once."""
@@ -510,6 +562,11 @@ def _resampled(client: Gridded, interval: int, phase: int) -> tuple[int, np.ndar
     num_known = np.isfinite(inputs).sum(1)
     averaged = np.nansum(inputs, 1) / np.where(num_known, num_known, np.nan)  # an hourly weather column has gaps
     return client.start - before * client.interval, load, averaged
+
+
+def _is_odd_interval(seconds: int) -> bool:
+    """Whether a length divides a day and is none to which jittered steps are rounded, such as 90 s."""
+    return seconds > 0 and _DAY % seconds == 0 and seconds not in _DIVISORS
 
 
 def _round_steps(steps: np.ndarray) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Detectors: what a series of readings looks like, judged from its values alone.
 
 Each is a pure function of one client's values in order of time. They are judgements, so they are strict: each asks
-for a pattern that a working meter in one unit does not produce.
+for a pattern that a working meter in one unit does not produce. What changes a reading (stuck, glitch, export, unit) is
+known from the readings up to it, so that nothing that comes later changes what a forecast is made from.
 """
 
 from typing import NamedTuple
@@ -10,18 +11,38 @@ import numpy as np
 
 STUCK_HOURS = 48
 """A meter that shows exactly the same value for so long is not measuring."""
+_REST_HOURS = 12
+"""Where it has stood for so long before, it may rest again: at 0 in a home that is left alone."""
 _MIN_STUCK = 24
 """Readings: two equal days of a daily meter are no fault."""
 _MIN_REGISTER = 48
+_STEADY = 1e-6
+"""Standard deviation relative to the mean; less is rounding."""
+_EXPORT_VALUES = 10
+"""Different negative readings that make a meter one that exports; what marks a missing reading is always the same."""
+_GLITCH = 50
+"""Times the largest reading of all days before; of 656 meters none did more than 9."""
+_GLITCH_DAYS, _PEAK_DAYS, _GLITCH_REACH = 8, 3, 35
+"""After so many days of such readings (with a few such readings), within so many, the meter is believed."""
+_FIRST_DAYS = 2
+"""They are judged together, as there is nothing before them."""
 _DAYS = 7
+_LEAST_DAYS = 4
+"""Known days of a week that tell its level."""
+_LASTING, _PATIENCE = 28, 56
 _QUANTILES = (0.1, 0.5, 0.9)
-_TOLERANCE = 0.35
-"""Of the log of the factor: what a building's own weeks may differ by, 1.6-fold for a factor of 4."""
 _MIN_DAILY = 12
-"""Readings of a day that tell a small factor from a day unlike the others."""
-_LARGEST_TOLERANCE = np.log(3)
-_REACH = 4
-"""Days around the middle of what the medians show, within which the change must lie."""
+"""Readings of a day that tell its hours apart."""
+_LEAST_FACTOR = np.log(3)
+_LEAST_UNIT = 50
+"""No load changes like this at all hours of the day and keeps the shape of its days."""
+_TOLERANCE = 0.7
+"""Of a log factor (up to 3), or of the log of high to low loads: by how much a building's own weeks may differ."""
+_TIMES_USUAL, _UNIT_MISFIT = 5, (0.15, 0.5)
+"""How far a log factor may be from that of a unit: so many times what is usual, within these."""
+_LEAST_SWING = 0.4
+_SHARP, _SHARP_UNIT = 0.3, 0.1
+"""The largest mean square misfit of the days around a step, in squares of the step."""
 
 
 def is_register(values: np.ndarray) -> bool:
@@ -45,56 +66,246 @@ def find_runs(is_inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return edges[::2], edges[1::2]
 
 
+def is_steady(values: np.ndarray) -> bool:
+    """Whether values (known ones) are all the same, but for rounding."""
+    return len(values) > 0 and float((values - values[0]).std()) <= _STEADY * abs(float(values.mean()))
+
+
 def find_stuck(load: np.ndarray, steps_per_hour: float) -> tuple[np.ndarray, np.ndarray]:
-    """Begin and end of each stretch of exactly equal values that lasts for `STUCK_HOURS`; load is on a grid."""
+    """Begin and end of each stretch of exactly equal values that lasts for `STUCK_HOURS`; load is on a grid.
+
+    It is none where the meter rests: it has stood at the same value for hours before.
+    """
     begins, ends = find_runs(np.diff(load) == 0)  # a run of k equal differences is k + 1 equal values
-    is_long = ends + 1 - begins >= max(STUCK_HOURS * steps_per_hour, _MIN_STUCK)
+    lengths = ends + 1 - begins
+    is_rest = lengths >= _REST_HOURS * steps_per_hour
+    is_long = lengths >= num_stuck(steps_per_hour)
+    for k in np.flatnonzero(is_long):
+        is_long[k] = not (is_rest[:k] & (load[begins[:k]] == load[begins[k]])).any()
     return begins[is_long], ends[is_long] + 1
 
 
-class UnitChange(NamedTuple):
-    """A place from which on all values are multiplied."""
+def num_stuck(steps_per_hour: float) -> int:
+    """How many equal readings in a row are too many: from the last of them on, a meter is stuck."""
+    return int(np.ceil(max(STUCK_HOURS * steps_per_hour, _MIN_STUCK)))
+
+
+def find_export(load: np.ndarray) -> int:
+    """The place from which on negative readings are what a meter exports: it has shown several; the end if never."""
+    negative = np.flatnonzero(load < 0)
+    _, firsts = np.unique(load[negative], return_index=True)
+    return int(negative[np.sort(firsts)[_EXPORT_VALUES - 1]]) if len(firsts) >= _EXPORT_VALUES else len(load)
+
+
+def find_glitches(load: np.ndarray, steps_per_day: int) -> np.ndarray:
+    """Places of readings that are far larger than all of the days before; load is on a grid."""
+    num_days = -(-len(load) // steps_per_day)
+    sizes = np.zeros(num_days * steps_per_day)
+    sizes[: len(load)] = np.abs(np.nan_to_num(load))
+    sizes = sizes.reshape(num_days, steps_per_day)
+    largest = sizes.max(1, initial=0)
+    first = np.sort(sizes[:_FIRST_DAYS][sizes[:_FIRST_DAYS] > 0])
+    usual = float(first[max(0, len(first) - 2 - len(first) // 50)]) if len(first) else 0.0
+    before = np.maximum.accumulate(np.concatenate([[usual] * _FIRST_DAYS, largest[_FIRST_DAYS - 1 :]]))
+    if not (largest > _GLITCH * np.where(before > 0, before, np.inf)[:num_days]).any():
+        return np.zeros(0, np.int64)
+    return _walk_days(sizes, usual)
+
+
+def _walk_days(sizes: np.ndarray, usual: float) -> np.ndarray:
+    """Places of glitches in (days, readings): a day with one is no measure of those that follow.
+
+    What comes again and again is a load: a few peaks are soon believed, as a sauna has them, and whole days are when
+    a change of unit would be known.
+    """
+    is_glitch = np.zeros(sizes.shape, bool)
+    large: dict[int, bool] = {}  # days with such readings, and whether these are few
+    largest = usual
+    for day, values in enumerate(sizes):
+        is_large = values > _GLITCH * largest if largest > 0 else np.zeros(len(values), bool)
+        if is_large.any():
+            recent = [is_peak for other, is_peak in large.items() if other > day - _GLITCH_REACH]
+            if len(recent) < _GLITCH_DAYS and sum(recent) < _PEAK_DAYS:
+                is_glitch[day] = is_large
+            large[day] = 2 * is_large.sum() < (values > 0).sum()
+        if day == _FIRST_DAYS - 1:
+            largest = float(sizes[: day + 1][~is_glitch[: day + 1]].max(initial=0))
+        elif day >= _FIRST_DAYS and not is_glitch[day].any():
+            largest = max(largest, float(values.max()))
+    return np.flatnonzero(is_glitch)
+
+
+class LevelChange(NamedTuple):
+    """A place from which on all values are multiplied, at all hours of the day alike."""
 
     at: int
-    """The first reading of the new unit, on the grid."""
+    """The first reading of the new level, on the grid."""
+    seen: int
+    """The place from which on that is known, from the readings before it."""
     factor: float
 
 
-def find_unit_changes(load: np.ndarray, steps_per_day: int) -> list[UnitChange]:
-    """Where the unit changes within a load on a grid (NaN where missing).
+class Changes(NamedTuple):
+    """What changes in a series at once and at all hours of the day alike."""
 
-    Over the week before and the week after, low, middle and high loads all differ by one and the same factor, and that
-    factor is one between units: 1000 (W and kW), or intervals per hour (energy and power; four, whatever the interval
-    is now, as most meters read quarters of an hour), or both.
+    units: list[LevelChange]
+    """Only another unit does that; every second one is the way back."""
+    levels: list[LevelChange]
+    """A load may have changed like this."""
+
+
+def find_changes(load: np.ndarray, steps_per_day: int) -> Changes:
+    """Where the unit or the level changes within a load on a grid (NaN where missing).
+
+    A step is sharp, and over the week before and the week after all hours of the day, nights included, and low, middle
+    and high loads differ by one factor: a holiday, a closed school or a new tenant is not like this.
     """
-    num_days = len(load) // steps_per_day
-    if num_days < 4:
-        return []
-    daily = _daily_quantiles(load[: num_days * steps_per_day].reshape(num_days, steps_per_day))  # (days, quantiles)
-    ratios = _weekly_ratios(daily)  # (days - 1, quantiles): log of after / before at the end of each day
-    factors = _unit_factors(steps_per_day)
-    tolerance = np.minimum(_TOLERANCE * np.abs(np.log(factors)), _LARGEST_TOLERANCE)
-    misfit = np.nan_to_num(np.abs(ratios[:, :, None] - np.log(factors)))  # (days - 1, quantiles, factors)
-    fits = (misfit < tolerance).all(1) & (np.isfinite(ratios).sum(1) >= 2)[:, None]
-    changes: list[UnitChange] = []
-    begins, ends = find_runs(fits.any(1))
-    for begin, end in zip(begins, ends, strict=True):
-        which = int(misfit[begin:end].sum((0, 1)).argmin())
-        middle = (int(begin) + int(end) + 1) // 2  # medians over weeks change some days before and after
-        days = (middle, middle - 1, middle + 1)  # beside a missing or odd day the middle is not quite right
-        places = (_locate(load, day * steps_per_day, steps_per_day, np.log(factors[which])) for day in days)
-        at = next((place for place in places if place is not None), None)
-        if at is not None and (not changes or at - changes[-1].at > steps_per_day):
-            changes.append(UnitChange(at, float(factors[which])))
+    weeks = _Weeks(load, steps_per_day)
+    units, reach = _find_units(weeks), _DAYS * steps_per_day
+    levels = [each for each in _find_levels(weeks) if all(abs(each.at - unit.at) > reach for unit in units)]
+    return Changes(units, levels)
+
+
+def _find_units(weeks: "_Weeks") -> list[LevelChange]:
+    """A week before and after it all days are at one level, and a week like that before has a factor between units.
+
+    Mostly that is the week after; but schools close. Factors are 1000 (W and kW), or readings per hour (energy and
+    power; four, whatever the interval is now, as most meters read quarters of an hour), or both; those below
+    `_LEAST_UNIT` are levels, since a load may do that.
+    """
+    factors = _unit_factors(weeks.steps_per_day)
+    changes: list[LevelChange] = []
+    first = 0
+    for day in weeks.candidates(np.log(_LEAST_UNIT) - _TOLERANCE):
+        if day < first or (at := weeks.locate(day, weeks.changes[day], _SHARP_UNIT)) is None:
+            continue
+        if not weeks.is_between_weeks(day, weeks.changes[day]):
+            continue
+        largest = weeks.usual_change(day)
+        for later in range(day + 1 + _DAYS, min(day + 1 + _DAYS + _PATIENCE, len(weeks.levels))):
+            misfit = np.abs(np.log(factors) - weeks.compare(day, later))
+            if misfit.min() <= largest:
+                factor = float(factors[misfit.argmin()])
+                changes.append(LevelChange(at, later * weeks.steps_per_day, factor))
+                back = weeks.find_return(day, later, np.log(factor))
+                first = len(weeks.days) if back is None else back.seen // weeks.steps_per_day
+                changes += [back] if back else []
+                break
     return changes
+
+
+def _find_levels(weeks: "_Weeks") -> list[LevelChange]:
+    """The new level is still there four weeks later."""
+    changes: list[LevelChange] = []
+    for day in weeks.candidates(_TOLERANCE * _LEAST_FACTOR):
+        is_old = changes and day * weeks.steps_per_day < changes[-1].seen
+        if is_old or not weeks.lasts(day) or (log_factor := weeks.compare(day, day + 1 + _DAYS)) == np.inf:
+            continue
+        at = weeks.locate(day, log_factor, _SHARP)
+        if at is not None and abs(log_factor) > _LEAST_FACTOR:
+            seen = (day + 1 + _LASTING) * weeks.steps_per_day
+            changes.append(LevelChange(at, seen, float(np.exp(log_factor))))
+    return changes
+
+
+class _Weeks:
+    """A load by days and weeks, in which steps are looked for."""
+
+    def __init__(self, load: np.ndarray, steps_per_day: int) -> None:
+        num_days = len(load) // steps_per_day
+        self.steps_per_day = steps_per_day
+        self.days = load[: num_days * steps_per_day].reshape(num_days, steps_per_day)
+        with np.errstate(divide="ignore"):
+            self.daily = np.log(_daily_quantiles(self.days))  # (days, quantiles)
+        padded = np.concatenate([np.full((_DAYS, len(_QUANTILES)), np.nan), self.daily])
+        weeks = np.lib.stride_tricks.sliding_window_view(padded, _DAYS, axis=0)
+        self.levels = _median_of_known(weeks, least=_LEAST_DAYS)  # (days + 1, quantiles) of the week before each day
+
+        # (days - 7,) of middle loads, from the week before each day to the one after
+        self.changes = self.levels[_DAYS + 1 :, 1] - self.levels[: -_DAYS - 1, 1]
+
+    def candidates(self, least: float) -> list[int]:
+        """Days over which the load changes by a log factor."""
+        return np.flatnonzero(np.abs(self.changes) > least).tolist()
+
+    def compare(self, day: int, later: int) -> float:
+        """The log factor from the week before a day to the week before a later one; infinite if there is not one.
+
+        All hours of the day, nights included, change by it, and low and high loads keep their distance.
+        """
+        swings = self.levels[[day, later], 2] - self.levels[[day, later], 0]
+        if not abs(swings[1] - swings[0]) < _TOLERANCE * max(swings[0], _LEAST_SWING):
+            return np.inf
+        before, after = self._hours(day), self._hours(later)
+        is_silent = (before == 0) & (after == 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.log(after / before)[~is_silent & np.isfinite(before) & np.isfinite(after)]
+        if 2 * len(ratios) < len(before) or not np.isfinite(ratios).all():
+            return np.inf
+        log_factor = float(np.median(ratios))
+        return log_factor if np.abs(ratios - log_factor).max() < _TOLERANCE * min(abs(log_factor), 3) else np.inf
+
+    def locate(self, day: int, log_factor: float, sharpness: float) -> int | None:
+        """The first reading of a new level on a day, or None if there is no step as sharp as this."""
+        before = self._hours(day)
+        first = max(0, day - 1)
+        usual = np.repeat(before, self.steps_per_day // len(before))
+        inside, misfit = _locate(self.days[first : day + 2], usual, log_factor)
+        at = first * self.steps_per_day + inside
+        is_here = day * self.steps_per_day <= at <= (day + 1) * self.steps_per_day
+        return at if is_here and misfit <= sharpness else None
+
+    def _hours(self, day: int) -> np.ndarray:
+        """The median load of each hour of the day (of each reading, if there are fewer) in the week before a day."""
+        week = self.days[max(0, day - _DAYS) : day]
+        num = 24 if self.steps_per_day % 24 == 0 else self.steps_per_day
+        return _median_of_known(week.reshape(len(week), num, -1).transpose(1, 0, 2).reshape(num, -1), least=1)
+
+    def usual_change(self, day: int) -> float:
+        """By how much the load's own level may change over two weeks: several times as much as it mostly has."""
+        changes = np.abs(self.levels[_DAYS + 1 : day + 1, 1] - self.levels[: max(0, day - _DAYS), 1])
+        known = changes[np.isfinite(changes)]
+        return float(np.clip(_TIMES_USUAL * np.median(known), *_UNIT_MISFIT)) if len(known) else _UNIT_MISFIT[1]
+
+    def is_between_weeks(self, day: int, log_factor: float) -> bool:
+        """Whether all days of the week after are nearer to the new level, and those before, and most ever, to the old.
+
+        Else it may be the end of a stretch whose begin was not seen.
+        """
+        share = (self.daily[:, 1] - self.levels[day, 1]) / log_factor
+        before, after = share[max(0, day - _DAYS - 1) : day], share[day + 1 : day + 1 + _DAYS]
+        is_old = not (before > 0.5).any() and np.nanmedian(share[:day]) < 0.5
+        return is_old and not (after < 0.5).any()
+
+    def lasts(self, day: int) -> bool:
+        """Whether the level of the week after is still there three weeks later, and was not there for long before."""
+        if day + 1 + _LASTING >= len(self.levels) or self.steps_per_day < _MIN_DAILY:
+            return False
+        soon, later = (self.levels[day + 1 + num, 1] - self.levels[day, 1] for num in (_DAYS, _LASTING))
+        is_new = np.nanmedian(self.daily[:day, 1] - self.levels[day, 1]) / soon < 0.5
+        return bool(is_new and abs(later - soon) < 0.5 * abs(soon))
+
+    def find_return(self, day: int, seen: int, log_factor: float) -> LevelChange | None:
+        """Where a week begins whose days are all nearer to the level before than to the one after a change of unit."""
+        share = (self.daily[:, 1] - self.levels[day, 1]) / log_factor
+        is_new, is_old = np.cumsum(share > 0.5), np.cumsum(share < 0.5)  # NaN is neither
+        weeks = np.arange(seen, len(share) - _DAYS + 1)
+        num_old = is_old[weeks + _DAYS - 1] - is_old[weeks - 1]
+        is_week = (is_new[weeks + _DAYS - 1] == is_new[weeks - 1]) & (num_old >= _LEAST_DAYS)
+        if not is_week.any():
+            return None
+        back = int(weeks[is_week.argmax()])
+        usual = np.exp(np.full(self.steps_per_day, self.levels[day, 1] + log_factor))
+        at = (back - 1) * self.steps_per_day + _locate(self.days[back - 1 : back + 1], usual, -log_factor)[0]
+        return LevelChange(at, (back + _DAYS) * self.steps_per_day, float(np.exp(-log_factor)))
 
 
 def _unit_factors(steps_per_day: int) -> np.ndarray:
     up = {1000.0, 1e6}
     for per_hour in {4.0, steps_per_day / 24}:
-        if per_hour >= 3 and steps_per_day >= _MIN_DAILY:
+        if per_hour >= 3:
             up |= {per_hour, 1000 * per_hour, 1000 / per_hour}
-    return np.array(sorted(up | {1 / factor for factor in up}))
+    return np.array([factor for each in sorted(up) if each >= _LEAST_UNIT for factor in (each, 1 / each)])
 
 
 def _daily_quantiles(days: np.ndarray) -> np.ndarray:
@@ -107,16 +318,6 @@ def _daily_quantiles(days: np.ndarray) -> np.ndarray:
     return np.where((known >= days.shape[1] / 2)[:, None], found, np.nan)
 
 
-def _weekly_ratios(daily: np.ndarray) -> np.ndarray:
-    """Log of the median over the week after to that over the week before, at each day's end; NaN where unknown."""
-    logs = np.log(daily)
-    padded = np.concatenate([np.full((_DAYS, logs.shape[1]), np.nan), logs, np.full((_DAYS, logs.shape[1]), np.nan)])
-    weeks = np.lib.stride_tricks.sliding_window_view(padded, _DAYS, axis=0)  # (days + 8, quantiles, 7)
-    level = _median_of_known(weeks, least=2)
-    before, after = level[1 : len(logs)], level[_DAYS + 1 : _DAYS + len(logs)]
-    return after - before
-
-
 def _median_of_known(values: np.ndarray, least: int) -> np.ndarray:
     """Lower median over the last axis; NaN where fewer than `least` are known."""
     ordered = np.sort(values, axis=-1)
@@ -125,34 +326,19 @@ def _median_of_known(values: np.ndarray, least: int) -> np.ndarray:
     return np.where(known >= least, middle, np.nan)
 
 
-def _locate(load: np.ndarray, near: int, steps_per_day: int, log_factor: float) -> int | None:
-    """The reading at which the level changes, by the best step in the ratio to the same time of the week before.
+def _locate(days: np.ndarray, usual: np.ndarray, log_factor: float) -> tuple[int, float]:
+    """The reading of some days at which a load leaves what is usual for the time of day, by the best step.
 
-    Where there is no week before, the ratio to the day before serves. None if no step of about that size is there.
+    And how far the days are from such a step: the mean square misfit in squares of the step.
     """
-    back = _DAYS * steps_per_day if near >= (_DAYS + 1) * steps_per_day else steps_per_day
-    begin, end = max(back, near - _REACH * steps_per_day), min(len(load), near + _REACH * steps_per_day)
-    if back == steps_per_day:  # the day after the change is all that shows it
-        end = min(end, near + steps_per_day)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratio = np.log(load[begin:end] / load[begin - back : end - back])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.log(days / usual).ravel()
     low, high = sorted((-log_factor, 2 * log_factor))
-    ratio = np.clip(np.where(np.isfinite(ratio), ratio, log_factor / 2), low, high)
-    if len(ratio) < 2:
-        return None
+    is_known = np.isfinite(ratios)
+    ratios = np.clip(ratios, low, high)
     # sum of squares of (ratio - 0) before and (ratio - log_factor) after, for every place of the step
-    cost_before = np.concatenate([[0], np.cumsum(ratio**2)])
-    cost_after = np.concatenate([np.cumsum(((ratio - log_factor) ** 2)[::-1])[::-1], [0]])
-    cost = cost_before + cost_after
-    jumps = _jumps(load[begin - 1 : end])  # the week before is no exact guide; where the load itself jumps is
-    is_jump = np.abs(jumps - log_factor) < _TOLERANCE * abs(log_factor)
-    step = int(np.argmin(np.where(is_jump, cost[:-1], np.inf) if is_jump.any() else cost))
-    largest = log_factor / 2 if is_jump.any() else log_factor / 3  # of the typical misfit
-    return begin + step if 0 < step < len(ratio) and cost[step] <= len(ratio) * largest**2 else None
-
-
-def _jumps(load: np.ndarray) -> np.ndarray:
-    """Log of each reading but the first to the last known one before; NaN where unknown."""
-    known = np.maximum.accumulate(np.where(load > 0, np.arange(len(load)), 0))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.asarray(np.log(load[1:] / load[known[:-1]]))
+    before = np.concatenate([[0], np.cumsum(np.where(is_known, ratios**2, 0))])
+    after = np.concatenate([np.cumsum(np.where(is_known, (ratios - log_factor) ** 2, 0)[::-1])[::-1], [0]])
+    misfit = before + after
+    step = len(ratios) - int(np.argmin(misfit[::-1]))  # the last of equally good ones: after a gap
+    return step, float(misfit[step] / (max(is_known.sum(), 1) * log_factor**2))

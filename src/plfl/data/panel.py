@@ -55,6 +55,8 @@ class Panel:
             raise BadInput(
                 f"an interval of {self.interval} does not divide a day; resample to 15, 30 or 60 minutes, say"
             )
+        if self.interval % np.timedelta64(1, "s"):
+            raise BadInput(f"an interval of {self.interval} is not of whole seconds; resample to a second or more")
         if len(set(self.ids)) != num_clients:
             twice = next(name for name in self.ids if self.ids.count(name) > 1)
             raise BadInput(f"client id {twice!r} appears twice; every client needs an id of its own")
@@ -96,6 +98,16 @@ class Panel:
     def steps_per_day(self) -> int:
         """Intervals per day (96 at 15 minutes)."""
         return int(DAY / self.interval)
+
+    @property
+    def seconds(self) -> int:
+        """The interval in seconds."""
+        return int(self.interval / np.timedelta64(1, "s"))
+
+    @property
+    def minutes(self) -> float:
+        """The interval in minutes: 15, or 1.5."""
+        return self.seconds / 60
 
     def times(self) -> np.ndarray:
         """The beginning of every interval, UTC: (time,) datetime64."""

@@ -5,12 +5,18 @@ here, so that every source is checked and gridded by the same code.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
+from plfl.data.zones import to_utc
+
+_RECENT = 24
+"""Steps between the last stamps that say how long a reading lasts."""
+_JITTER = 0.1
+"""Of that length, by which a stamp may be late."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,34 @@ class Readings:
     is_cumulative: bool = False
     findings: list[Finding] = field(default_factory=list)
     """About the source as a whole; a lazy source may add to it while it is read."""
+
+
+def cut_off(readings: Readings, until: np.datetime64, *, keeps_covariates: bool = False) -> Readings:
+    """What is known at a time (UTC): readings whose intervals are over by then, as if there were no later row.
+
+    With `keeps_covariates` later rows stay without their reading: what they say beside it was known ahead.
+    """
+    end = int(until.astype("datetime64[s]").astype(np.int64))
+    is_known = readings.is_end or readings.is_cumulative  # a stamp is when the reading was known
+    cut = (_cut_off(series, end, is_known=is_known, keeps_rows=keeps_covariates) for series in readings.series)
+    return replace(readings, series=cut)
+
+
+def _cut_off(series: Series, end: int, *, is_known: bool, keeps_rows: bool) -> Series:
+    utc = series.stamps if series.stamp_zone is None else to_utc(series.stamp_zone, series.stamps)[0]
+    is_over = utc + (0 if is_known else _duration(np.unique(utc[utc < end]))) <= end
+    if keeps_rows:
+        return replace(series, values=np.where(is_over, series.values, np.nan))
+    rows = np.flatnonzero(is_over) if series.rows is None else series.rows[is_over]
+    kept = {name: getattr(series, name)[is_over] for name in ("stamps", "values", "covariates")}
+    return replace(series, **kept, rows=rows)
+
+
+def _duration(begins: np.ndarray) -> float:
+    """How long after its stamp a reading is over, going by the last ones (rising); sooner where stamps come late."""
+    steps = np.diff(begins[-_RECENT - 1 :])
+    usual = float(np.median(steps)) if len(steps) else 1.0
+    return usual if not (steps % usual).any() else (1 - _JITTER) * usual
 
 
 def readings_of(panel: Panel) -> Readings:

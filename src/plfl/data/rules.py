@@ -163,9 +163,10 @@ _ALL = (
     Rule(
         "PLF203",
         "negative values",
-        "refused",
-        "The meter reads less than nothing. Either it exports (solar, storage), or the values are wrong.",
-        "correct the file, or, if the meter does export: --set allow_export=true",
+        "repaired",
+        "The meter reads less than nothing. If it exports (solar, storage), it does so again and again; until it has "
+        "shown ten different negative readings, they count as missing.",
+        "correct the readings, or, if the meter does export: --set allow_export=true",
     ),
     Rule(
         "PLF204",
@@ -177,24 +178,27 @@ _ALL = (
     Rule(
         "PLF205",
         "change of unit",
-        "refused",
-        "From one reading to the next all values change by the factor between two units (W, Wh, kWh), and stay there. "
-        "Half of the series is in the wrong unit.",
-        "correct the file from that date on (or, if the load did change like this: --set ignore=PLF205)",
+        "repaired",
+        "From one reading to the next all values change by a factor between two units (W, Wh, kWh), at all hours of "
+        "the day, and stay there for a week. From then on they are brought to the unit of the readings before: what "
+        "comes later never changes what was there.",
+        "correct the file, above all if the later unit is the right one (or, if the load did change like this: "
+        "--set ignore=PLF205)",
     ),
     Rule(
         "PLF206",
         "constant",
         "refused",
-        "The meter always shows the same value: it is stuck, or not connected. It is never trained on, and its error "
-        "relative to persistence is undefined (null).",
+        "The meter always shows the same value, but for rounding (standard deviation below 1e-6 of the mean): it is "
+        "stuck, or not connected. It is never trained on, and its error relative to persistence is undefined (null).",
         "check the meter; leave it out of the file",
     ),
     Rule(
         "PLF207",
         "stuck",
         "repaired",
-        "The meter shows exactly the same value for two days or more. These readings count as missing.",
+        "The meter shows exactly the same value for two days or more, and has not rested at it for hours before. From "
+        "the end of the second day on these readings count as missing.",
         "check the meter (or, if that is its real load: --set ignore=PLF207)",
     ),
     Rule(
@@ -204,6 +208,39 @@ _ALL = (
         "A cumulative register fell: it was reset, rolled over or replaced. The energy of that interval is unknown and "
         "counts as missing.",
         "nothing has to be done",
+    ),
+    Rule(
+        "PLF209",
+        "glitch",
+        "repaired",
+        "A reading is more than 50 times as large as the largest of all days before: one such reading would spoil the "
+        "scale and the training of its client. It counts as missing, until such readings have come on eight days "
+        "within five weeks (single peaks on three).",
+        "correct the reading, or leave it empty (or, if that is its real load: --set ignore=PLF209)",
+    ),
+    Rule(
+        "PLF210",
+        "change of level",
+        "noted",
+        "From one reading to the next all values change by one factor, at all hours of the day, and are still there "
+        "four weeks later: a new tenant, another transformer ratio, or power taken for energy.",
+        "nothing has to be done if the load did change; else correct the file from that date on",
+    ),
+    Rule(
+        "PLF211",
+        "export",
+        "noted",
+        "The meter has shown ten different negative readings or more: it exports (solar, storage). They are taken as "
+        "they are, and forecasts may be negative.",
+        "say that it does: --set allow_export=true; else correct the file",
+    ),
+    Rule(
+        "PLF212",
+        "copy of another meter",
+        "noted",
+        "Two meters have the same readings, but for scale and rounding (correlation above 0.9999). One of them tells "
+        "all about the other: a test on meters that were never seen is none, and the meter counts twice.",
+        "leave one of them out, or test on neither",
     ),
     Rule("PLF301", "empty", "error", "There is nothing to read.", "give a file with a header and readings"),
     Rule(

@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote
 
+import numpy as np
+
 from plfl.config import GIVEN, TABLE_FIELDS, Config, parse_settings
 from plfl.data.clean import make_panel
+from plfl.data.copies import find_copies
 from plfl.data.panel import Panel, concatenate
-from plfl.data.readings import Readings, readings_of
+from plfl.data.readings import Readings, cut_off, readings_of
 from plfl.data.rules import Finding
 from plfl.data.scratch import Scratch
 from plfl.errors import BadInput
@@ -35,23 +38,47 @@ class Loaded:
         return self.panel
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Which of the readings are looked at; the others might as well not exist."""
+
+    client: str | None = None
+    """One client alone."""
+    until: np.datetime64 | None = None
+    """UTC; readings whose intervals are over by then."""
+    keeps_covariates: bool = False
+    """Whether what is said of later times beside the load was known ahead."""
+
+    def of(self, readings: Readings) -> Readings:
+        """The readings that are asked for."""
+        if self.client is not None:
+            readings = replace(readings, series=(series for series in readings.series if series.id == self.client))
+        if self.until is not None:
+            readings = cut_off(readings, self.until, keeps_covariates=self.keeps_covariates)
+        return readings
+
+
+EVERYTHING = Asked()
+
+
 def load_sources(
-    sources: Sequence[str], config: Config, scratch: Scratch | None = None, only: str | None = None
+    sources: Sequence[str], config: Config, scratch: Scratch | None = None, asked: Asked = EVERYTHING
 ) -> Loaded:
-    """The clients of all sources, or one of them alone, as one panel, whose arrays are where `scratch` has room."""
+    """The clients of all sources as one panel, whose arrays are where `scratch` has room."""
     if not sources:
         raise BadInput("no data: give at least one source, such as --data bundled:CA")
     scratch = scratch or Scratch()
-    loaded = [load_source(source, config, scratch, only) for source in sources]
+    loaded = [load_source(source, config, scratch, asked) for source in sources]
     panels = [each.panel for each in loaded if each.panel is not None]
     findings = tuple(finding for each in loaded for finding in each.findings)
-    return Loaded(concatenate(panels, scratch).sorted(scratch) if panels else None, findings)
+    panel = concatenate(panels, scratch).sorted(scratch) if panels else None
+    return Loaded(panel, (*findings, *(find_copies(panel) if panel else ())))
 
 
 def load_source(
-    source: str, config: Config | None = None, scratch: Scratch | None = None, only: str | None = None
+    source: str, config: Config | None = None, scratch: Scratch | None = None, asked: Asked = EVERYTHING
 ) -> Loaded:
-    """The panel of one source, or of one of its clients.
+    """The panel of one source.
 
     >>> load_source("generated:2?days=7").panel.ids
     ('b001', 'b002')
@@ -65,12 +92,12 @@ def load_source(
     kind, colon, what = name.partition(":")
     options = dict(parse_qsl(query.replace("+", quote("+")), keep_blank_values=True))  # Etc/GMT+6 has no space
     if colon and kind in _READERS:
-        return check_readings(_READERS[kind](source, what, options), config, scratch, only)
+        return check_readings(_READERS[kind](source, what, options), config, scratch, asked)
     from plfl.data.columns import is_table
 
     if is_table(name) or _is_file(name):
         config = _with_options(config, source, options)
-        return check_readings(_read_table(name, config), config, scratch, only)
+        return check_readings(_read_table(name, config), config, scratch, asked)
     known = ", ".join(f"{reader}:..." for reader in _READERS)
     raise BadInput(
         f"unknown data source {source!r}; a source is the path of a CSV or Parquet file, or {known} (plfl data list "
@@ -108,19 +135,18 @@ def _is_file(name: str) -> bool:
         return False
 
 
-def load_frame(table: object, config: Config, scratch: Scratch | None = None) -> Loaded:
+def load_frame(table: object, config: Config, scratch: Scratch | None = None, asked: Asked = EVERYTHING) -> Loaded:
     """The panel of a pandas, polars or Arrow frame; a panel is checked and passed on."""
     readings = readings_of(table) if isinstance(table, Panel) else _read_table(table, config)
-    return check_readings(readings, config, scratch)
+    loaded = check_readings(readings, config, scratch, asked)
+    return replace(loaded, findings=(*loaded.findings, *(find_copies(loaded.panel) if loaded.panel else ())))
 
 
 def check_readings(
-    readings: Readings, config: Config, scratch: Scratch | None = None, only: str | None = None
+    readings: Readings, config: Config, scratch: Scratch | None = None, asked: Asked = EVERYTHING
 ) -> Loaded:
-    """Check readings, or those of one client, and put them on one grid."""
-    if only is not None:
-        readings = replace(readings, series=(series for series in readings.series if series.id == only))
-    panel, findings = make_panel(readings, config, scratch)
+    """Check readings and put them on one grid."""
+    panel, findings = make_panel(asked.of(readings), config, scratch)
     return Loaded(panel and panel.sorted(scratch), tuple(findings))
 
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
@@ -19,10 +19,11 @@ from plfl._version import __version__
 from plfl.config import TABLE_FIELDS, Config
 from plfl.data.panel import Panel
 from plfl.errors import BadInput
+from plfl.federate.guard import Guard
 from plfl.federation import Plan, complete, make_plan
 from plfl.forecast.windows import Task, make_task
 
-_AT_HOME = {"data", "device", "chunk", "cores", "checkpoint_seconds", "deterministic", *TABLE_FIELDS}
+AT_HOME = {"data", "device", "chunk", "cores", "checkpoint_seconds", "deterministic", *TABLE_FIELDS}
 """Settings that are each machine's own business, such as how its table is read."""
 _LONGEST_NAME = 200
 _DAYS = 60
@@ -44,6 +45,8 @@ class Agreement:
     """The interval of the data."""
     covariate_names: tuple[str, ...]
     static_names: tuple[str, ...]
+    init: str = ""
+    """The run whose last shared params this one begins with, and clients with their personal layers of it."""
 
     @property
     def digest(self) -> str:
@@ -73,7 +76,7 @@ class Agreement:
 
     def settings(self, home: Config) -> Config:
         """The agreed config with what is this machine's own business."""
-        own = {name: getattr(home, name) for name in _AT_HOME}
+        own = {name: getattr(home, name) for name in AT_HOME}
         return complete(Config(**{**self.config, **own}))
 
 
@@ -82,28 +85,34 @@ def _refuse_constant(name: str) -> None:
 
 
 def _check_types(agreement: Agreement) -> None:
-    for name, kind in (("run", str), ("config", dict), ("version", str), ("minutes", int)):
+    for name, kind in (("run", str), ("config", dict), ("version", str), ("minutes", int), ("init", str)):
         if type(getattr(agreement, name)) is not kind:
             raise TypeError(f"{name} is not of type {kind.__name__}")
     if not all(isinstance(name, str) for name in (*agreement.covariate_names, *agreement.static_names)):
         raise TypeError("covariates and static facts have names")
     if not 0 < len(agreement.run) <= _LONGEST_NAME:
         raise ValueError(f"the run's name has to have 1 to {_LONGEST_NAME} characters")
+    if len(agreement.init) > _LONGEST_NAME:
+        raise ValueError(f"the earlier run's name has to have at most {_LONGEST_NAME} characters")
 
 
 def make_agreement(
-    run: str, config: Config, minutes: int, covariate_names: tuple[str, ...], static_names: tuple[str, ...]
+    run: str,
+    config: Config,
+    minutes: int,
+    covariate_names: tuple[str, ...],
+    static_names: tuple[str, ...],
+    init: str = "",
 ) -> Agreement:
     """The agreement of a complete config."""
-    fixed = {name: value for name, value in complete(config).model_dump(mode="json").items() if name not in _AT_HOME}
-    return Agreement(run, fixed, __version__, minutes, covariate_names, static_names)
+    fixed = {name: value for name, value in complete(config).model_dump(mode="json").items() if name not in AT_HOME}
+    return Agreement(run, fixed, __version__, minutes, covariate_names, static_names, init)
 
 
 def check_data(agreement: Agreement, panel: Panel) -> None:
     """Refuse data that is not as it was agreed."""
-    minutes = int(panel.interval / np.timedelta64(1, "m"))
     for what, own, agreed in (
-        ("interval in minutes", minutes, agreement.minutes),
+        ("interval in minutes", panel.minutes, agreement.minutes),
         ("covariates", panel.covariate_names, agreement.covariate_names),
         ("static facts", panel.static_names, agreement.static_names),
     ):
@@ -135,10 +144,11 @@ def blank_plan(agreement: Agreement, num_clients: int) -> Plan:
     return make_plan(config, make_task(panel, config))
 
 
-def own_plan(config: Config, task: Task, local_steps: int, batch: int) -> Plan:
+def own_plan(config: Config, task: Task, local_steps: int, batch: int, guard: Guard | None = None) -> Plan:
     """A client's plan with the number of steps and windows that the server asks all clients for."""
     asked = config.model_copy(update={"local_steps": local_steps, "batch": batch, "max_passes": None})
-    return make_plan(asked, task)
+    plan = make_plan(asked, task)
+    return replace(plan, training=plan.training._replace(guard=guard))
 
 
 def shared_shapes(plan: Plan) -> dict[str, tuple[tuple[int, ...], Any]]:

@@ -11,7 +11,6 @@ import logging
 import re
 import signal
 import sys
-import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,19 +19,20 @@ from typing import TYPE_CHECKING
 from plfl.config import Config
 from plfl.data.sources import Loaded, load_sources
 from plfl.deploy.flower_process import environment
-from plfl.deploy.preflight import Unreachable, check_server
+from plfl.deploy.inspection import PLAN_FILE
+from plfl.deploy.preflight import Unproven, check_server
 from plfl.deploy.settings import ClientSettings, read_client, read_policy
 from plfl.deploy.supervise import (
+    Backoff,
     Child,
+    Stop,
     Supervisor,
-    check_files,
+    at_work,
     free_port,
-    hold,
-    logged,
-    signals_noted,
+    persist,
     write_link_secret,
 )
-from plfl.errors import BadInput
+from plfl.errors import BadInput, Transient
 
 if TYPE_CHECKING:
     from plfl.deploy.node import Node
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 _REFUSED = re.compile(r"\[code: 2004\]|code.?=?.?2004")
 _ONLINE_SECONDS = 90.0
 """A client that was killed counts as online until two signs of life are missing; as long its key is refused."""
-_SAY_EVERY = 60.0
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 15.0
+"""Seconds between looks for a server that cannot be talked to."""
 _LINGER = 3.0
 log = logging.getLogger("plfl")
 
@@ -48,14 +49,12 @@ log = logging.getLogger("plfl")
 def run_client(path: Path, *, is_insecure: bool = False, is_once: bool = False) -> None:
     """Run a client of a federation until it is stopped; with `is_once` until one run of the federation is over."""
     settings = read_client(path)
-    check_files(path)
-    with logged(settings.folder), hold(settings.folder), signals_noted() as stop:
-        if is_insecure:
-            log.warning("--insecure: everything goes over the network as it is, without TLS")
+    with at_work(path, settings.folder, is_insecure=is_insecure) as stop:
         watch = _Watch(settings, is_insecure=is_insecure)
         log.info("client %s of %s", settings.id, settings.server)
         watch.wait_for_server(stop)
-        secret, port, here = write_link_secret(settings.folder), free_port(), str(path.absolute())
+        secret, port = persist(lambda: write_link_secret(settings.folder), stop), free_port()
+        here = str(path.absolute())
         env, once = environment(settings.folder), ["once"] if is_once else []
         answers = [sys.executable, "-m", "plfl.deploy.child", "answers", here, str(port), str(secret), *once]
         node = Child(
@@ -64,6 +63,7 @@ def run_client(path: Path, *, is_insecure: bool = False, is_once: bool = False) 
             env,
             watch.see,
             watch.ended,
+            is_own=False,
         )
         worker = Child("answers", lambda: answers, env, on_exit=watch.released)
         watch.worker, watch.node = worker, node
@@ -89,37 +89,33 @@ class _Watch:
     def __init__(self, settings: ClientSettings, *, is_insecure: bool) -> None:
         self.settings, self.is_insecure = settings, is_insecure
         self.refused_since: float | None = None
-        self.said_at = -_SAY_EVERY
+        self.backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT)
         self.worker: Child | None = None
         self.node: Child | None = None
         self.is_released = self.is_renewed = False
+        self.look_at = 0.0
 
-    def wait_for_server(self, stop: threading.Event) -> None:
+    def wait_for_server(self, stop: Stop) -> None:
         """Until the server can be talked to; what trying again cannot help is an error."""
-        while not stop.is_set():
-            try:
-                check_server(self.settings, is_insecure=self.is_insecure)
-                return
-            except Unreachable as error:
-                self._say_unreachable(str(error))
-            stop.wait(3.0)
+        persist(self._look, stop, self.backoff)
 
-    def _is_time_to_say(self) -> bool:
-        return time.monotonic() - self.said_at >= _SAY_EVERY
+    def _look(self) -> None:
+        """Ask the server whether it can be talked to.
 
-    def _say_unreachable(self, reason: str) -> None:
-        if self._is_time_to_say():
-            self.said_at = time.monotonic()
-            log.warning(
-                "%s cannot be reached (%s); trying on. Is the server running, and its port open in the firewall?",
-                self.settings.server,
-                reason,
-            )
+        A client that has met its server waits for it, whatever answers in its place: nobody on the way can end it.
+        """
+        try:
+            check_server(self.settings, is_insecure=self.is_insecure)
+        except Unproven as error:
+            if not (self.settings.folder / PLAN_FILE).exists():
+                raise
+            raise Transient(str(error)) from None
 
     def see(self, line: str) -> None:
         """A line of the SuperNode."""
         if "SuperNode ID:" in line:
             self.refused_since = None
+            self.backoff.reset()
             log.info("connected to %s", self.settings.server)
         elif "Ignoring message" in line and self.worker is not None and self.node is not None:
             # The server gave a message up before all of it was here. The executor may wait for the rest of it, and the
@@ -127,19 +123,19 @@ class _Watch:
             self.is_released = self.is_renewed = True
             self.worker.stop(signal.SIGKILL)
             self.node.stop()
-        elif "Connection attempt failed" in line and self._is_time_to_say():
-            self._say_unreachable(self._look_why())
+        elif "Connection attempt failed" in line:
+            self._say_why()
         elif "Connection successful after" in line:
-            self.said_at = -_SAY_EVERY
+            self.backoff.reset()
             log.info("%s is there again", self.settings.server)
 
-    def _look_why(self) -> str:
-        """Why a connection failed: a certificate may have expired since the start."""
-        try:
-            check_server(self.settings, is_insecure=self.is_insecure)
-        except (BadInput, Unreachable) as error:
-            return str(error)
-        return "no connection"
+    def _say_why(self) -> None:
+        """Why a connection failed, now and then: a certificate may have expired since the start."""
+        if time.monotonic() >= self.look_at:
+            try:
+                self._look()
+            except (BadInput, Transient) as error:
+                self.look_at = time.monotonic() + self.backoff.after(str(error))
 
     def released(self, child: Child, status: int) -> float | None:
         """After the executor's end: it is started at once where we have ended it."""
@@ -152,10 +148,9 @@ class _Watch:
             self.is_renewed = False
             return 0.0
         try:
-            check_server(self.settings, is_insecure=self.is_insecure)
-        except Unreachable as error:
-            self._say_unreachable(str(error))
-            return 3.0
+            self._look()
+        except Transient as error:
+            return self.backoff.after(str(error))
         if status == 0 or _REFUSED.search("\n".join(child.tail)):  # 0: it leaves when its signature is not accepted
             return self._refused()
         return None

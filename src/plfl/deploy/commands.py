@@ -1,18 +1,30 @@
 """`plfl federation ...`: making the files of a federation, and running its server and its clients."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from plfl.errors import BadInput
+from plfl.plain import plain
 
-app = typer.Typer(help="A real federation: a server, and meters on machines of their own.", no_args_is_help=True)
+app = typer.Typer(
+    help="A real federation: a server, and meters on machines of their own.",
+    epilog="Examples: `plfl federation demo` · `plfl federation init pilot --clients house-1,house-2` · "
+    "`plfl federation backup plfl/server.toml server.tar` · `plfl federation restore server.tar plfl`",
+    no_args_is_help=True,
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, which init made.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS, for tests; has to be said on both sides.")]
+
+
+def _say(line: str, *, is_error: bool = False) -> None:
+    """A line for a terminal, whatever ids and reasons are in it."""
+    typer.echo(plain(line), err=is_error)
 
 
 @app.command(
@@ -57,11 +69,11 @@ def init(
         "valid_until": made.valid_until.isoformat(),
     }
     if is_json:
-        typer.echo(json.dumps(found))
+        _say(json.dumps(found))
         return
-    typer.echo(f"{made.folder}: a server and {len(made.clients)} clients; README.md says what goes where")
-    typer.echo(f"  plfl federation server {made.server}")
-    typer.echo(f"  plfl federation client {next(iter(made.clients.values()))}")
+    _say(f"{made.folder}: a server and {len(made.clients)} clients; README.md says what goes where")
+    _say(f"  plfl federation server {made.server}")
+    _say(f"  plfl federation client {next(iter(made.clients.values()))}")
 
 
 @app.command("add-client", epilog="Example: `plfl federation add-client pilot house-3`")
@@ -75,7 +87,7 @@ def add_client(
     from plfl.deploy import provision
 
     path = provision.add_client(folder, client, data=data)
-    typer.echo(json.dumps({"client": client, "settings": str(path)}) if is_json else f"{client}: {path.parent}")
+    _say(json.dumps({"client": client, "settings": str(path)}) if is_json else f"{client}: {path.parent}")
 
 
 @app.command("revoke-client", epilog="Example: `plfl federation revoke-client pilot house-3 --reason 'moved out'`")
@@ -90,7 +102,7 @@ def revoke_client(
 
     member = provision.revoke_client(folder, client, reason)
     found = {"client": client, "revoked": str(member.revoked)}
-    typer.echo(json.dumps(found) if is_json else f"{client} is revoked; its id and key are never used again")
+    _say(json.dumps(found) if is_json else f"{client} is revoked; its id and key are never used again")
 
 
 @app.command("renew-server", epilog="Example: `plfl federation renew-server pilot --host fl.example.org`")
@@ -104,7 +116,7 @@ def renew_server(
 
     made = provision.renew_server(folder, host)
     found = {"certificate": str(made.certificate), "valid_until": made.valid_until.isoformat(), "kept": str(made.kept)}
-    typer.echo(json.dumps(found) if is_json else f"{made.certificate} is valid until {made.valid_until:%Y-%m-%d}")
+    _say(json.dumps(found) if is_json else f"{made.certificate} is valid until {made.valid_until:%Y-%m-%d}")
 
 
 @app.command(epilog="Example: `plfl federation server pilot/server/server.toml`")
@@ -124,7 +136,7 @@ def server(
 
     run_server(config, is_insecure=is_insecure)
     if is_json:
-        typer.echo(json.dumps(read_status(config)))
+        _say(json.dumps(read_status(config)))
 
 
 @app.command(epilog="Example: `plfl federation client pilot/clients/house-1/client-house-1.toml`")
@@ -143,23 +155,70 @@ def client(
 
     run_client(config, is_insecure=is_insecure, is_once=is_once)
     if is_json:
-        typer.echo(json.dumps({"client": read_client(config).id, "folder": str(read_client(config).folder)}))
+        _say(json.dumps({"client": read_client(config).id, "folder": str(read_client(config).folder)}))
 
 
-@app.command(epilog="Example: `plfl federation status pilot/server/server.toml`")
+@app.command(epilog="Examples: `plfl federation status plfl/server.toml` · `... status plfl/client-house-1.toml`")
 def status(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="server.toml.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="server.toml, or client-<id>.toml.")],
     is_json: Json = False,
 ) -> None:
-    """Say where a server stands: its rounds, who answered, who did not and why, and what went over the network."""
+    """Say where a server stands: its rounds, who answered, who did not and why, and what went over the network.
+
+    Of a server and of a client: whether it runs, was stopped, failed and why, or is finished.
+    """
+    from plfl.deploy.life import read_life
+    from plfl.deploy.settings import read_client
     from plfl.deploy.status import describe_in_words, read_status
 
+    if config.name.startswith("client-"):
+        own = read_client(config)
+        life = read_life(own.folder)
+        _say(json.dumps({"client": own.id, "process": life._asdict()}) if is_json else f"{own.id} is {life}")
+        return
     found = read_status(config)
     if is_json:
-        typer.echo(json.dumps(found))
+        _say(json.dumps(found))
     else:
         for line in describe_in_words(found):
-            typer.echo(line)
+            _say(line)
+
+
+@app.command(epilog="Examples: `plfl federation backup plfl/server.toml server.tar` · `... plfl/client-a.toml a.tar`")
+def backup(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="server.toml, or client-<id>.toml.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; it will hold private keys.")],
+    is_json: Json = False,
+) -> None:
+    """Write all that a server or a client needs to go on elsewhere into one file, also while it runs.
+
+    Not in it: a client's readings, and logs. Nothing that exists is overwritten.
+    """
+    from plfl.deploy.backup import make_backup
+
+    made = make_backup(config, file)
+    _say(json.dumps(asdict(made)) if is_json else f"{file}: the {made.kind} {made.name}, {made.num_files} files")
+
+
+@app.command(epilog="Example: `plfl federation restore server.tar plfl`")
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What plfl federation backup made.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    is_json: Json = False,
+) -> None:
+    """Put a server or a client back into a new folder, whole or not at all; it goes on with the run that it was in."""
+    from plfl.deploy.backup import restore_backup
+
+    found, config = restore_backup(file, folder)
+    if is_json:
+        _say(json.dumps({**asdict(found), "config": str(config)}))
+        return
+    _say(f"{config.parent}: the {found.kind} {found.name}, {found.num_files} files")
+    if found.kind == "client":
+        from plfl.deploy.settings import read_client
+
+        _say(f"its readings are not in a backup: they belong at {read_client(config).data}")
+    _say(f"  plfl federation {found.kind} {config}")
 
 
 @app.command(epilog="Examples: `plfl federation demo` · `plfl federation demo --rounds 5 --server fed_adam`")
@@ -183,16 +242,16 @@ def demo(
     from plfl.errors import RunFailed
 
     values = {**parse_settings(settings or []), "personal": personal, "server": server_name}
-    tell = (lambda line: None) if is_json else (lambda line: typer.echo(line, err=True))
+    tell = (lambda line: None) if is_json else (lambda line: _say(line, is_error=True))
     found = run_demo(clients, rounds, settings=values, folder=keep, observer=tell)
     if is_json:
-        typer.echo(json.dumps(found))
+        _say(json.dumps(found))
     else:
-        typer.echo(f"largest difference to the simulation: {found['max_abs_diff']:.2g}")
-        typer.echo(
+        _say(f"largest difference to the simulation: {found['max_abs_diff']:.2g}")
+        _say(
             f"each way, per client and round: {found['bytes_per_client_round']} bytes "
             f"({found['bytes_up_with_headers']} up and {found['bytes_down_with_headers']} down with headers)"
         )
-        typer.echo(f"seconds per round: {found['seconds_per_round']} (the first: {found['seconds_of_first_round']})")
+        _say(f"seconds per round: {found['seconds_per_round']} (the first: {found['seconds_of_first_round']})")
     if found["max_abs_diff"] > 1e-6:
         raise RunFailed(f"a parameter differs by {found['max_abs_diff']:.2g} from the simulation's")

@@ -22,7 +22,7 @@ from plfl._version import __version__
 from plfl.deploy.agreement import Agreement, blank_plan, shared_shapes
 from plfl.deploy.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
 from plfl.deploy.pace import STALLED, can_close, closing_time, find_rests, look_back
-from plfl.errors import BadInput, Interrupted, RunFailed
+from plfl.errors import BadInput, Interrupted, RunFailed, Transient
 from plfl.federate import checkpoint
 from plfl.federate.checkpoint import Snapshot, Stamp
 from plfl.federate.gate import REASONS, Door, Reply
@@ -97,6 +97,8 @@ class Coordinator:
     observer: Callable[["Coordinator"], None] = lambda coordinator: None
     """Called whenever something has changed."""
     is_stopped: Callable[[], bool] = lambda: False
+    init: Params | None = None
+    """The shared params that a new run begins with, if not with the seed's."""
     history: list[dict[str, Any]] = field(default_factory=list)
     windows: dict[str, int] = field(default_factory=dict)
     """Clients that are ready, with the number of windows that each says it has."""
@@ -150,6 +152,8 @@ class Coordinator:
 
     def _first_state(self) -> ServerState:
         shared, _ = self.plan.training.partition.split(jax.jit(self.plan.training.model.init)(self._key()))
+        if self.init is not None:
+            shared = _fit(self.init, shared)
         return self.plan.server.init(shared, len(self.ids))
 
     def _key(self) -> jax.Array:
@@ -168,7 +172,12 @@ class Coordinator:
             self._save()
             return
         if found.stamp.run != self._stamp().run:
-            raise BadInput(f"{self.folder} holds a run with other settings; give this one a folder of its own")
+            is_older = found.stamp.version != __version__
+            what = f"of plfl {found.stamp.version}, and this is {__version__}" if is_older else "with other settings"
+            raise BadInput(
+                f"{self.folder} holds a run {what}; give this one a folder of its own in server.toml, with init = "
+                f'"{self.folder.name}" to begin with the last parameters of that one'
+            )
         self.ids = list(found.history[-1]["roster"]) if found.history else self.ids
         template = FederationState(self._first_state(), ())  # type: ignore[arg-type]
         self.state = checkpoint.load(found, template).server
@@ -190,9 +199,9 @@ class Coordinator:
             self.folder.mkdir(parents=True, exist_ok=True)
             checkpoint.save(self.folder, snapshot)
         except OSError as error:
-            raise RunFailed(
+            raise Transient(
                 f"cannot write to {self.folder} ({error.strerror or error}); round {len(self.history) - 1} is safe. "
-                "Repair that, then start the server again"
+                "Repair that, and the server goes on"
             ) from error
 
     def _grow(self) -> None:
@@ -531,6 +540,18 @@ class _Asking:
     bad: list[dict[str, str]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     late: set[str] = field(default_factory=set)
+
+
+def _fit(given: Params, template: Params) -> Params:
+    """The params of an earlier run that this one shares."""
+    for name, value in template.items():
+        if name not in given or np.shape(given[name]) != np.shape(value):
+            found = f"{np.shape(given[name])}" if name in given else "nothing"
+            raise BadInput(
+                f"the run that init names does not fit: it has {found} as {name}, and {np.shape(value)} is needed; "
+                "train with its settings, or leave init out"
+            )
+    return {name: jnp.asarray(given[name], value.dtype) for name, value in template.items()}
 
 
 def _as_reply(client: str, said: Message) -> Reply:

@@ -25,11 +25,13 @@ from plfl.data.panel import Panel
 from plfl.data.sources import load_source
 from plfl.deploy import provision
 from plfl.deploy.client import make_node
+from plfl.deploy.policy import guard_of
 from plfl.deploy.settings import read_client, read_server
 from plfl.deploy.status import read_status
 from plfl.deploy.supervise import free_port
 from plfl.errors import BadInput, RunFailed
 from plfl.federate import checkpoint
+from plfl.federate.guard import Guard
 from plfl.federate.loop import Loop
 from plfl.federate.params import client_keys
 from plfl.federate.round import FederationState, choose_cohort, run_round
@@ -149,7 +151,8 @@ def _last_line(made: provision.Provisioned) -> str:
 def compare(made: provision.Provisioned, panel: Panel, config: Config) -> dict[str, float]:
     """The largest differences of shared and of personal params to the plain loop's."""
     nodes = {client: make_node(read_client(made.clients[client])) for client in panel.ids}
-    state = train_by_loop(panel, config, jnp.stack([node.draws for node in nodes.values()]))
+    draws = jnp.stack([node.draws for node in nodes.values()])
+    state = train_by_loop(panel, config, draws, guard_of(nodes[panel.ids[0]].policy))
     shared, _ = checkpoint.load_shared(read_server(made.server).folder)
     theirs = state.server.common["x"]
     found = {"max_abs_diff_shared": max(_difference(shared[name], theirs[name]) for name in theirs)}
@@ -165,12 +168,13 @@ def _difference(a: Any, b: Any) -> float:
     return float(np.abs(np.asarray(a) - np.asarray(b)).max())
 
 
-def train_by_loop(panel: Panel, config: Config, draws: jax.Array) -> FederationState:
-    """The state after all rounds of the plain loop with the clients' own draws; the config is complete."""
+def train_by_loop(panel: Panel, config: Config, draws: jax.Array, guard: Guard) -> FederationState:
+    """The state after all rounds of the plain loop with the clients' own draws and guard; the config is complete."""
     task = make_task(panel, config)
     plan = make_plan(config, task)
     keys = client_keys(config.seed, panel.ids)
-    loop = Loop(plan.training, plan.server, panel.ids, [task.client(c) for c in range(len(panel.ids))], draws)
+    training = plan.training._replace(guard=guard)
+    loop = Loop(training, plan.server, panel.ids, [task.client(c) for c in range(len(panel.ids))], draws)
     state = Federation(config, task, None, jax.devices("cpu")[:1]).engine.init()
     for at in range(1, config.rounds + 1):
         cohort = choose_cohort(keys, at, plan.num_asked)

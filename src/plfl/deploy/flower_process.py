@@ -1,7 +1,8 @@
 """Flower's own programs as children of ours: `python -m plfl.deploy.flower_process superlink|supernode ...`.
 
 They end when their parent does, be it killed. A SuperNode asks for messages more often while there are some, and less
-often when nothing happens; Flower's own waits are fixed.
+often when nothing happens; Flower's own waits are fixed. A SuperLink keeps what messages hold in memory alone, so that
+no client's update is ever in a file.
 """
 
 import os
@@ -89,6 +90,12 @@ def beat_faster(*modules: Any) -> None:
         module.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
 
 
+def _keep_content_in_memory(module: Any) -> None:
+    """Let a SuperLink write down who its nodes are and which messages there are, and never what is in them."""
+    in_memory = module.ObjectStoreFactory()
+    module.ObjectStoreFactory = lambda database: in_memory
+
+
 def _authenticate_plainly(module: Any, key: str) -> None:
     """Let a SuperNode sign with its key although there is no TLS; Flower refuses that where it reads its options."""
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -109,7 +116,10 @@ def main() -> None:
     end_with_parent()
     role, options = sys.argv[1], sys.argv[2:]
     if role == "superlink":
+        from flwr.superlink import config_loader
         from flwr.superlink.cli import flower_superlink as run
+
+        _keep_content_in_memory(config_loader)
     else:
         import flwr.supernode.start_client_internal as internal
         from flwr.supercore import heartbeat

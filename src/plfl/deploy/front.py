@@ -141,6 +141,12 @@ class Front:
             self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join(5)
 
+    def renew(self) -> None:
+        """Take the certificate as its files are now; connections that are open go on with the one before."""
+        context, certificate, key = self._outside, self.certificate, self.key
+        if context is not None and certificate is not None:
+            self._loop.call_soon_threadsafe(lambda: context.load_cert_chain(certificate, key))
+
     def _explain(self, error: BaseException) -> str:
         address = join_address(self.host or "0.0.0.0", self.port)
         number = getattr(error, "errno", None)
@@ -295,8 +301,12 @@ class Front:
         """What a client is told that asks before it calls."""
         if KEY_HEADER not in call.headers:
             return _Refused(404, "only calls of clients pass here")
-        fault = _fault_of_clock(call.headers.get("date", "")) or self._fault_of(call.key)
-        return _Refused(200, "welcome") if fault is None else _Refused(403, fault, is_identity=True)
+        clock = _fault_of_clock(call.headers.get("date", ""))
+        fault = clock or self._fault_of(call.key)
+        if fault is None:
+            return _Refused(200, "welcome")
+        # A clock is set, and then all is well: the client tries again.
+        return _Refused(503 if clock else 403, fault, is_identity=True)
 
     def _fault_of(self, key: bytes | None) -> str | None:
         return "its key cannot be read" if key is None else self.fault_of_key(key)

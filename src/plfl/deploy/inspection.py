@@ -1,18 +1,21 @@
-"""What is wrong with the files of a federation before it starts: certificates, keys, modes, and whether they match.
+"""What is wrong with the files of a federation before it starts: certificates, keys, modes, whether they match, state.
 
 Works on whatever a machine has: the operator's folder, the server's, or that of one client.
 """
 
+import json
 import shlex
 import stat
+import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from plfl.deploy.roster import Member, Roster, read_file
+from plfl.deploy.runs import read_run
 from plfl.deploy.settings import ClientSettings, ServerSettings, read_client, read_policy, read_server
-from plfl.errors import BadInput
+from plfl.errors import BadInput, Damaged
 from plfl.storage import safe_name
 
 if TYPE_CHECKING:
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 SOON = timedelta(days=30)
 """A certificate that ends before this is reported."""
 _NEW_AUTHORITY = "an authority is not renewed: make a new federation with plfl federation init, and hand its files out"
+PLAN_FILE, SECRET_FILE, COUNT_FILE = "plan.json", "draws.secret", "trained.json"
+_COUNTS = {"plans": int, "rounds": int, "ends": int, "seconds": float, "day": str, "ended": str}
+"""What a client keeps of its own: the plan that it agreed to, the secret of its draws, how many rounds it trained."""
 T = TypeVar("T")
 
 
@@ -30,6 +36,8 @@ class Problem(NamedTuple):
     is_fatal: bool
     """Whether the federation cannot work, or is not safe, until it is fixed."""
     message: str
+    may_heal: bool = False
+    """Whether it may be well without anybody's help here: a clock is set, a file that is being copied is whole."""
 
     def __str__(self) -> str:
         return self.message
@@ -71,7 +79,7 @@ def _check_federation(found: list[Problem], place: Path) -> None:
     from plfl.deploy import certificates
 
     path, key = place / "ca" / "ca.crt", place / "ca" / "ca.key"
-    authority = _check_certificate(found, path, _NEW_AUTHORITY)
+    authority = _check_certificate(found, path, _NEW_AUTHORITY, "restore it from a copy")
     content = _check_private(found, key, "restore it from a copy")
     if authority and content and not certificates.belongs(content, authority):
         found.append(Problem(True, f"{key} does not belong to {path}; restore both from a copy"))
@@ -120,26 +128,39 @@ def _check_server(found: list[Problem], path: Path, renew: str) -> _Server:
     settings = _attempt(found, lambda: read_server(path))
     if settings is None:
         return _Server()
-    authority = _check_certificate(found, settings.ca, _NEW_AUTHORITY)
-    certificate = _check_certificate(found, settings.certificate, renew)
-    key = _check_private(found, settings.key, renew)
+    if "run" not in tomllib.loads(path.read_text(encoding="utf-8")):
+        found.append(Problem(False, f"{path} has no table [run]: is its end missing? There the defaults hold"))
+    authority = _check_certificate(found, settings.ca, _NEW_AUTHORITY, "restore it from the operator's ca/ca.crt")
+    certificate = _check_certificate(found, settings.certificate, renew, is_copied=True)
+    key = _check_private(found, settings.key, renew, is_copied=True)
     if certificate and authority and not certificates.is_issued_by(certificate, authority):
         message = f"{settings.certificate} is not signed by {settings.ca}, so no client trusts it; {renew}"
         found.append(Problem(True, message))
-    if certificate and key and not certificates.belongs(key, certificate):
-        found.append(Problem(True, f"{settings.key} does not belong to {settings.certificate}; {renew}"))
+    if certificate and key is not None and not certificates.belongs(key, certificate):
+        message = f"{settings.key} does not belong to {settings.certificate}; {renew}"
+        found.append(Problem(True, message, may_heal=True))
     if certificate and not certificates.holds_host(certificate, settings.host):
         hosts = ", ".join(certificates.hosts_of(certificate))
         message = f"{path}: host = {settings.host!r} is not in {settings.certificate}, which holds {hosts}"
         found.append(Problem(True, f"{message}; write one of these, or {renew}"))
-    roster = _attempt(found, lambda: read_file(settings.roster))
+    _attempt(found, lambda: read_run(settings.folder))
+    roster = _check_roster(found, settings.roster)
     for member in roster.clients if roster else ():
         _check_public(found, settings.keys / f"{safe_name(member.id)}.pub", member)
     return _Server(settings, certificate, roster)
 
 
+def _check_roster(found: list[Problem], path: Path) -> Roster | None:
+    """The roster, if it is one; while it is being copied, it is missing or ends too early."""
+    try:
+        return read_file(path)
+    except BadInput as error:
+        found.append(Problem(True, str(error), may_heal=isinstance(error, Damaged) or not path.exists()))
+        return None
+
+
 def _check_public(found: list[Problem], path: Path, member: Member) -> None:
-    """Whether the server has the public key of a client that may take part, and only then."""
+    """Whether the server has the public key of a client that may take part, and only then; the others go on."""
     from plfl.deploy import certificates
 
     copy = "copy keys and roster.json from the operator's folder"
@@ -148,10 +169,14 @@ def _check_public(found: list[Problem], path: Path, member: Member) -> None:
             fix = f"move it to {path.parent / 'revoked'}"
             found.append(Problem(False, f"{path} is still there, but {member.id!r} was revoked; {fix}"))
         return
-    key = _attempt(found, lambda: certificates.fingerprint(path.read_bytes()), f"{path} is no public key; {copy}")
-    if key and key != member.key:
+    try:
+        key = certificates.fingerprint(path.read_bytes())
+    except (BadInput, OSError):
+        found.append(Problem(False, f"{path} is no public key; {copy}"))
+        return
+    if key != member.key:
         message = f"{path} is not the key of {member.id!r} on the roster ({member.key}); {copy}"
-        found.append(Problem(True, message))
+        found.append(Problem(False, message))
 
 
 def _check_client(found: list[Problem], path: Path) -> ClientSettings | None:
@@ -161,44 +186,81 @@ def _check_client(found: list[Problem], path: Path) -> ClientSettings | None:
     if settings is None:
         return None
     ask = "ask the operator for the folder of this client"
-    _attempt(found, lambda: read_policy(settings.policy))
+    _check_policy(found, settings.policy)
     _check_certificate(found, settings.ca, ask)
     key = _check_private(found, settings.key, ask)
-    if key:
+    if key is not None:
         broken = f"{settings.key} is no key that Flower reads (ECDSA in OpenSSH's format); {ask}"
         public = _attempt(found, lambda: certificates.public_of(key), broken)
         beside = settings.key.with_suffix(".pub")
         if public and beside.is_file() and beside.read_bytes().split()[:2] != public.split()[:2]:
             found.append(Problem(True, f"{settings.key} does not belong to {beside}; {ask}"))
+    _check_kept(found, settings.folder)
     return settings
 
 
-def _check_certificate(found: list[Problem], path: Path, fix: str) -> "x509.Certificate | None":
+def _check_policy(found: list[Problem], path: Path) -> None:
+    """Whether the policy can be read, and says all that it could: where its end is missing, defaults would hold."""
+    policy = _attempt(found, lambda: read_policy(path))
+    if policy is not None and (left_out := set(type(policy).model_fields) - policy.model_fields_set):
+        found.append(Problem(False, f"{path} does not say {', '.join(sorted(left_out))}; there the defaults hold"))
+
+
+def _check_kept(found: list[Problem], folder: Path) -> None:
+    """Whether a client's count of its rounds and the secret of its draws can be read, where they are there."""
+    secret, count = folder / SECRET_FILE, folder / COUNT_FILE
+    if secret.is_file() and len(_text(secret)) < 64:
+        message = f"{secret} is damaged; restore it from a backup, or remove it: the rounds to come draw other windows"
+        found.append(Problem(True, message))
+    if count.is_file() and parse_counts(_text(count)) is None:
+        message = f"{count} is damaged; restore it from a backup, or remove it: all is then counted from 0"
+        found.append(Problem(True, message))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError):
+        return ""
+
+
+def parse_counts(text: str) -> dict[str, Any] | None:
+    """What a client has answered so far, as its `COUNT_FILE` says; None if that cannot be read."""
+    try:
+        found = json.loads(text)
+        return found if {name: type(value) for name, value in found.items()} == _COUNTS else None
+    except (ValueError, AttributeError, RecursionError):
+        return None
+
+
+def _check_certificate(
+    found: list[Problem], path: Path, fix: str, lost: str = "", *, is_copied: bool = False
+) -> "x509.Certificate | None":
     """The certificate, if it is one; reported where it is not valid now, or not for long."""
     from plfl.deploy import certificates
 
-    certificate = _attempt(
-        found, lambda: certificates.read_certificate(path), f"{path} is missing or is no certificate; {fix}"
-    )
-    if certificate is None:
+    try:
+        certificate = certificates.read_certificate(path)
+    except BadInput:
+        found.append(Problem(True, f"{path} is missing or is no certificate; {lost or fix}", may_heal=is_copied))
         return None
     now, first, last = _now(), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < first:
         clock = f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC: set it, or if it is right, {fix}"
-        found.append(Problem(True, f"{path} is not valid before {first:%Y-%m-%d %H:%M} UTC; {clock}"))
+        found.append(Problem(True, f"{path} is not valid before {first:%Y-%m-%d %H:%M} UTC; {clock}", may_heal=True))
     elif now > last:
-        found.append(Problem(True, f"{path} expired on {last:%Y-%m-%d}; {fix}"))
+        found.append(Problem(True, f"{path} expired on {last:%Y-%m-%d}; {fix}", may_heal=True))
     elif last - now < SOON:
         found.append(Problem(False, f"{path} expires on {last:%Y-%m-%d}, in {(last - now).days} days; {fix}"))
     return certificate
 
 
-def _check_private(found: list[Problem], path: Path, fix: str) -> bytes | None:
+def _check_private(found: list[Problem], path: Path, fix: str, *, is_copied: bool = False) -> bytes | None:
     """The content of a private key; reported where others may read it."""
     try:
         content, mode = path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
-        found.append(Problem(True, f"{path} cannot be read ({error.strerror}); {fix}"))
+        found.append(Problem(True, f"{path} cannot be read ({error.strerror}); {fix}", may_heal=is_copied))
         return None
     if mode & 0o077:
         found.append(Problem(True, f"{path} is open to others (mode {mode:04o}); chmod 600 {shlex.quote(str(path))}"))

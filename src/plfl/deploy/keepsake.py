@@ -93,6 +93,25 @@ def recall(folder: Path, template: ClientState, shared: Params) -> Keepsake | No
     return None
 
 
+def recall_personal(folder: Path, template: Params) -> Params:
+    """The personal params after the newest round of another run, where they fit the template; its own elsewhere."""
+    for name in _NAMES:
+        try:
+            found = _below(read_arrays(folder / name)[0], "after/personal")
+        except Damaged as error:
+            if (folder / name).exists():
+                log.warning("%s; going on with the one before", error)
+            continue
+        fits = {
+            key: found[key]
+            for key, value in template.items()
+            if key in found and (found[key].shape, found[key].dtype) == (value.shape, value.dtype)
+        }
+        log.info("%d of %d personal layers go on from %s", len(fits), len(template), folder)
+        return {**template, **fits}  # type: ignore[dict-item]
+    return template
+
+
 def _below(named: dict[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
     prefix = f"{part}/"
     return {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}

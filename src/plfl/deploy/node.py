@@ -4,16 +4,16 @@ Nothing in here knows which network carries the messages. A request passes the c
 used, and an answer passes the list of what may leave. The training is the simulation's own `client_update`.
 """
 
-import json
 import logging
-import operator
 import os
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,15 +24,18 @@ from plfl.data.rules import Finding
 from plfl.data.sources import Loaded
 from plfl.deploy import keepsake
 from plfl.deploy.agreement import Agreement, check_data, own_plan, shared_shapes
+from plfl.deploy.inspection import COUNT_FILE, PLAN_FILE, SECRET_FILE, parse_counts
 from plfl.deploy.keepsake import Keepsake
 from plfl.deploy.messages import DONE, END, PLAN, READY, UPDATE, Message, leave, refusal
 from plfl.deploy.policy import (
+    fault_of_amount,
     fault_of_config,
-    fault_of_count,
+    fault_of_counts,
     fault_of_draws,
     fault_of_layers,
+    fault_of_params,
     fault_of_request,
-    fault_of_size,
+    guard_of,
 )
 from plfl.deploy.settings import Policy
 from plfl.errors import BadInput, RunFailed
@@ -44,7 +47,6 @@ from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, find_refusals, make_task
 from plfl.storage import digest, safe_name, sync_folder, write_json, write_text
 
-_PLAN_FILE, _SECRET_FILE, _COUNT_FILE = "plan.json", "draws.secret", "trained.json"
 log = logging.getLogger("plfl")
 
 Finish = Callable[["Node", Params], None]
@@ -89,7 +91,7 @@ class Node:
             undo.callback(self._forget)  # a plan that is refused leaves no trace: the one before goes on
             self._check(agreement)
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_text(self.folder / _PLAN_FILE, agreement.to_json() + "\n")
+            write_text(self.folder / PLAN_FILE, agreement.to_json() + "\n")
             undo.pop_all()
         return Message(
             READY,
@@ -108,10 +110,20 @@ class Node:
             raise _Refused(f"the server's settings are not valid here: {error}") from None
         if fault := fault_of_config(self.policy, config):
             raise _Refused(fault)
+        known = self._known_plan()
         self.__dict__.update(agreement=agreement, config=config)
-        plan = self.plan()
-        if fault := fault_of_layers(self.policy, plan.training.partition.shared) or fault_of_size(plan.num_params):
+        with ExitStack() as counted:
+            if known != agreement.digest:
+                counted.enter_context(self._counting("plans"))
+            shared = self.plan().training.partition.shared
+        if fault := fault_of_layers(self.policy, shared):
             raise _Refused(fault)
+
+    def _known_plan(self) -> str | None:
+        """Digest of the plan that was agreed to last, if there is one."""
+        with suppress(OSError, BadInput):
+            return Agreement.from_json((self.folder / PLAN_FILE).read_text(encoding="utf-8")).digest
+        return None
 
     def _forget(self) -> None:
         for name in ("agreement", "config", "task"):
@@ -121,10 +133,14 @@ class Node:
     @cached_property
     def agreement(self) -> Agreement:
         """What was agreed last."""
+        path = self.folder / PLAN_FILE
         try:
-            return Agreement.from_json((self.folder / _PLAN_FILE).read_text(encoding="utf-8"))
+            return Agreement.from_json(path.read_text(encoding="utf-8"))
         except OSError:
             raise _Refused("this client has agreed to no plan yet") from None
+        except ValueError as error:  # the next plan is written over it
+            log.warning("%s cannot be used (%s); the server has to say its plan again", path, error)
+            raise _Refused("this client's copy of the plan cannot be used; it has to be asked again") from None
 
     @cached_property
     def config(self) -> Config:
@@ -161,12 +177,14 @@ class Node:
         """How this client trains, with the number of steps and windows that the server asks for."""
         numbers = (local_steps or self.config.local_steps, batch or self.config.batch)
         if numbers not in self._plans:
-            self._plans[numbers] = own_plan(self.config, self.task, *numbers)
+            self._plans[numbers] = own_plan(self.config, self.task, *numbers, guard_of(self.policy))
         return self._plans[numbers]
 
     def _train(self, request: Message) -> Message:
         facts = request.facts
         self._check_agreed(facts["agreement"])
+        if fault := fault_of_amount(self.config, facts):
+            raise _Refused(fault)
         if fault := fault_of_draws(facts["batch"], int(self.task.num_windows[0])):
             raise _Refused(fault)
         plan = self.plan(facts["local_steps"], facts["batch"])
@@ -175,9 +193,9 @@ class Node:
         asked = (self.agreement.run, facts["round"], facts["base"], facts["local_steps"], facts["batch"])
         if kept is None or not kept.answers(*asked):
             before = self._begin(plan, kept, facts["round"])
-            self._count()
-            kept = self._update(plan, before, sent, asked)
-            keepsake.keep(self.kept_folder, kept)
+            with self._counting("rounds"):
+                kept = self._update(plan, before, sent, asked)
+                keepsake.keep(self.kept_folder, kept)
         else:
             log.info("round %d was asked again: the same answer", facts["round"])
         return Message(
@@ -206,9 +224,9 @@ class Node:
             value = request.arrays[name]
             if value.shape != shape or value.dtype != dtype:
                 raise _Refused(f"parameter {name!r} came as {value.dtype} {value.shape}, not {dtype} {shape}")
-            if not np.isfinite(value).all():
-                raise _Refused(f"parameter {name!r} came with a value that is not finite")
         sent = {name: np.asarray(request.arrays[name]) for name in shapes}
+        if fault := fault_of_params(self.policy, sent):
+            raise _Refused(fault)
         if digest(sent) != request.facts["base"]:
             raise _Refused("the parameters that came are not those that the request names")
         return sent  # type: ignore[return-value]
@@ -216,7 +234,12 @@ class Node:
     def newcomer(self, plan: Plan) -> ClientState:
         """This client's state before its first round."""
         key = client_keys(self.config.seed, [self.client])[0]
-        return jax.tree.map(np.asarray, jax.jit(plan.training.init_client)(personal_key(key)))
+        fresh = jax.tree.map(np.asarray, jax.jit(plan.training.init_client)(personal_key(key)))
+        if not self.agreement.init:
+            return fresh
+        return fresh._replace(
+            personal=keepsake.recall_personal(self._runs / safe_name(self.agreement.init), fresh.personal)
+        )
 
     def _recall(self, plan: Plan) -> Keepsake | None:
         """The last round of this run, if there is one."""
@@ -228,7 +251,11 @@ class Node:
     @property
     def kept_folder(self) -> Path:
         """Where the rounds of this run are kept; those of another run stay where they are."""
-        return self.folder / "runs" / safe_name(self.agreement.run)
+        return self._runs / safe_name(self.agreement.run)
+
+    @property
+    def _runs(self) -> Path:
+        return self.folder / "runs"
 
     @property
     def draws(self) -> jax.Array:
@@ -260,17 +287,31 @@ class Node:
             )
         return kept.after
 
-    def _count(self) -> None:
-        """Write down that one more round is trained, before it is: also one that is cut off, or that nobody gets."""
-        path = self.folder / _COUNT_FILE
-        try:
-            number = json.loads(path.read_text(encoding="utf-8"))["rounds"] if path.exists() else 0
-            number = operator.index(number)
-        except (ValueError, TypeError, KeyError):
-            raise RunFailed(f"{path} is damaged; restore it, or remove it: rounds are then counted from 0") from None
-        if fault := fault_of_count(self.policy, number):
+    @contextmanager
+    def _counting(self, name: str) -> Iterator[None]:
+        """Write down one more of its kind, before it is done: also one that is cut off, or that nobody gets."""
+        counts = self._counts()
+        counts[name] += 1
+        if fault := fault_of_counts(self.policy, counts):
             raise _Refused(fault)
-        write_json(path, {"rounds": number + 1})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / COUNT_FILE, counts)
+        begun = time.process_time()
+        try:
+            yield
+        finally:
+            counts["seconds"] += time.process_time() - begun
+            write_json(self.folder / COUNT_FILE, counts)
+
+    def _counts(self) -> dict[str, Any]:
+        """What was answered so far, how much work it was today, and which end was the last."""
+        path = self.folder / COUNT_FILE
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        if not path.exists():
+            return {"plans": 0, "rounds": 0, "ends": 0, "seconds": 0.0, "day": today, "ended": ""}
+        if (counts := parse_counts(path.read_text(encoding="utf-8", errors="replace"))) is None:
+            raise RunFailed(f"{path} is damaged; restore it, or remove it: all is then counted from 0")
+        return counts if counts["day"] == today else counts | {"seconds": 0.0, "day": today}
 
     def _update(self, plan: Plan, before: ClientState, sent: Params, asked: tuple[str, int, str, int, int]) -> Keepsake:
         run, round_index, base, local_steps, batch = asked
@@ -283,8 +324,11 @@ class Node:
         self._check_agreed(request.facts["agreement"])
         plan = self.plan()
         sent = self._sent_params(plan, request)
-        if self.finish is not None:
-            self.finish(self, sent)
+        ended = f"{request.facts['agreement']} {request.facts['base']}"
+        if self.finish is not None and self._counts()["ended"] != ended:
+            with self._counting("ends"):
+                self.finish(self, sent)
+            write_json(self.folder / COUNT_FILE, self._counts() | {"ended": ended})
         return Message(DONE, {"client": self.client, "run": self.agreement.run})
 
 
@@ -298,7 +342,7 @@ def _update(
 
 def _secret(folder: Path) -> str:
     """A random text that never leaves the folder; made once."""
-    path = folder / _SECRET_FILE
+    path = folder / SECRET_FILE
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_draws_secret(folder, secrets.token_hex(32))
@@ -310,11 +354,11 @@ def _secret(folder: Path) -> str:
 
 def write_draws_secret(folder: Path, secret: str) -> None:
     """Write a client's secret, unless there is one."""
-    new = folder / f".{_SECRET_FILE}.{os.getpid()}"
+    new = folder / f".{SECRET_FILE}.{os.getpid()}"
     new.touch(mode=0o600)
     new.write_text(secret)
     with suppress(FileExistsError):
-        os.link(new, folder / _SECRET_FILE)
+        os.link(new, folder / SECRET_FILE)
     new.unlink()
     sync_folder(folder)
 

@@ -1,7 +1,11 @@
 """A client's own rules: what a server may ask of it. Anything else is refused, with the reason.
 
-The floors keep a known attack away: from one step on one window, the gradient of an LSTM gives the window itself
-(docs/threats.md). A server cannot lower them; they stand in the client's own `policy.toml`.
+Settings: a server chooses what is its own business (`FREE`) and how much is trained, within bounds. All else (the
+model and its size, the optimizer and its rates, what of the history is used and how) is the recipe's as the client has
+it, with the changes that its own `policy.toml` agrees to. Parameters: no unit that comes may be larger than honest
+training makes one, since units that answer to single windows need that. Amounts: new plans, rounds and ends are
+counted, and so is processor time; what was answered before is answered again for nothing. docs/threats.md has the
+attacks that each of these keeps away.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,8 +15,11 @@ from typing import Any
 import numpy as np
 
 from plfl.config import Config
+from plfl.deploy.agreement import AT_HOME
 from plfl.deploy.messages import END, PLAN, TRAIN, Message
-from plfl.deploy.settings import Policy
+from plfl.deploy.settings import FREE, Policy
+from plfl.federate.guard import Guard
+from plfl.federation import complete
 from plfl.recipes import make_recipe
 
 _ASKED: dict[str, dict[str, type]] = {
@@ -21,11 +28,8 @@ _ASKED: dict[str, dict[str, type]] = {
     END: {"agreement": str, "base": str},
 }
 """By kind of request, its facts and their types: a request that asks for more is not understood, and refused."""
-
-
-_MOST = 100_000
-_MOST_WINDOWS = 10_000_000
-_MOST_PARAMS = 10_000_000
+_AT_MOST = ("local_steps", "batch")
+"""Settings in which a server may ask for less than the recipe's."""
 
 
 def fault_of_request(policy: Policy, request: Message) -> str | None:
@@ -42,11 +46,11 @@ def fault_of_request(policy: Policy, request: Message) -> str | None:
     for name, value in arrays.items():
         if not isinstance(value, np.ndarray):
             return f"parameter {name!r} came as {type(value).__name__}, not as an array"
-    return _fault_of_numbers(policy, request.facts) if request.kind == TRAIN else None
+    return _fault_of_floors(policy, request.facts) if request.kind == TRAIN else None
 
 
-def _fault_of_numbers(policy: Policy, facts: Mapping[str, Any]) -> str | None:
-    """What is wrong with how much training is asked for.
+def _fault_of_floors(policy: Policy, facts: Mapping[str, Any]) -> str | None:
+    """What is wrong with how little training is asked for.
 
     The draws of a round begin alike whatever their number is: updates on 80 and on 81 windows differ by the gradient of
     one window. With whole multiples of the floor, any difference is that of at least so many windows.
@@ -54,12 +58,6 @@ def _fault_of_numbers(policy: Policy, facts: Mapping[str, Any]) -> str | None:
     for name, least in (("batch", policy.min_batch), ("local_steps", policy.min_local_steps), ("round", 1)):
         if facts[name] < least:
             return f"{name} = {facts[name]} is below this client's floor of {least}"
-    if facts["local_steps"] > _MOST or facts["batch"] > _MOST:
-        return f"no client takes more than {_MOST:,} steps or windows at once"
-    if facts["local_steps"] * facts["batch"] > _MOST_WINDOWS:
-        return f"no client takes more than {_MOST_WINDOWS:,} windows in a round"
-    if facts["round"] > policy.max_rounds:
-        return f"round = {facts['round']} is above this client's limit of {policy.max_rounds} rounds"
     if facts["batch"] % policy.min_batch:
         return f"batch = {facts['batch']} is not a multiple of this client's floor of {policy.min_batch}"
     return None
@@ -69,24 +67,84 @@ def fault_of_config(policy: Policy, config: Config) -> str | None:
     """What is wrong with the settings that a server proposes."""
     if config.recipe not in policy.recipes:
         return f"recipe {config.recipe!r} is not allowed here, only {', '.join(policy.recipes)}"
-    if config.model != (model := make_recipe(config.recipe, {}).model):
-        return f"recipe {config.recipe!r} has the model {model!r}, not {config.model!r}"
     if config.rounds > policy.max_rounds:
         return f"rounds = {config.rounds} is above this client's limit of {policy.max_rounds} rounds"
+    own = own_config(policy, config.recipe)
+    for name in _pinned():
+        if getattr(config, name) != getattr(own, name):
+            return _unlike(name, getattr(config, name), f"has {_show(getattr(own, name))}")
+    for name in _AT_MOST:
+        if getattr(config, name) > getattr(own, name):
+            return _unlike(name, getattr(config, name), f"takes at most {getattr(own, name)}")
     return None
 
 
-def fault_of_count(policy: Policy, num_trained: int) -> str | None:
-    """What is wrong with one more round: a server that asks without end could compute windows back from the answers."""
-    if num_trained >= policy.max_rounds:
-        return f"this client has trained {num_trained} rounds, as many as its policy allows (max_rounds)"
+def own_config(policy: Policy, recipe: str) -> Config:
+    """A recipe as a client has it."""
+    return complete(make_recipe(recipe, policy.settings))
+
+
+def agreed_settings(config: Config) -> dict[str, Any]:
+    """What a policy's `settings` must hold for a client to take part in a run with this config."""
+    own, config = complete(make_recipe(config.recipe, {})), complete(config)
+    differing = [name for name in _pinned() if getattr(config, name) != getattr(own, name)]
+    more = [name for name in _AT_MOST if getattr(config, name) > getattr(own, name)]
+    values = config.model_dump(mode="json")
+    return {name: values[name] for name in (*differing, *more) if values[name] is not None}
+
+
+def _pinned() -> list[str]:
+    return [name for name in Config.model_fields if name not in FREE | AT_HOME | {*_AT_MOST}]
+
+
+def _unlike(name: str, value: object, own: str) -> str:
+    return (
+        f"{name} = {_show(value)}, but this client's recipe {own}; whoever runs this client can agree to that by "
+        f"{name} = {_show(value)} under [settings] in its policy.toml"
+    )
+
+
+def _show(value: object) -> str:
+    """A value as TOML has it, or nearly; never long, since a server chose it."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(_show(each) for each in value)}]"[:80]
+    return f"{value!r}"[:80].replace("'", '"') if isinstance(value, str) else str(value)[:80].lower()
+
+
+def fault_of_amount(config: Config, facts: Mapping[str, Any]) -> str | None:
+    """What is wrong with how much training is asked for, beside what was agreed."""
+    for name, most in (("round", config.rounds), ("local_steps", config.local_steps), ("batch", config.batch)):
+        if facts[name] > most:
+            return f"{name} = {facts[name]} is more than the {most} that were agreed"
     return None
 
 
-def fault_of_size(num_params: int) -> str | None:
-    """What is wrong with a model of so many params."""
-    if num_params > _MOST_PARAMS:
-        return f"a model of {num_params:,} parameters is too large; no client takes more than {_MOST_PARAMS:,}"
+def fault_of_params(policy: Policy, sent: Mapping[str, np.ndarray]) -> str | None:
+    """What is wrong with the parameters that came: a value that is not finite, or a unit larger than honest ones."""
+    for name, value in sent.items():
+        if not np.isfinite(value).all():
+            return f"parameter {name!r} came with a value that is not finite"
+        exact = np.asarray(value, np.float64)
+        if exact.ndim > 1:
+            size, most = float(np.linalg.norm(exact, axis=-1).max(initial=0)), policy.max_unit
+        else:
+            size, most = float(np.abs(exact).max(initial=0)), policy.max_bias
+        if size > most:
+            kind = "a unit of norm" if exact.ndim > 1 else "a value of"
+            return f"parameter {name!r} came with {kind} {size:.3g}, above this client's limit of {most:g}"
+    return None
+
+
+def fault_of_counts(policy: Policy, counts: Mapping[str, float]) -> str | None:
+    """What is wrong with answering once more, after so many new plans, rounds and ends, and so much work today.
+
+    A server that asks without end could compute windows back from the answers, or keep a gateway busy.
+    """
+    for name in ("plans", "rounds", "ends"):
+        if counts[name] > (most := getattr(policy, f"max_{name}")):
+            return f"this client has answered {most} {name}, as many as its policy allows (max_{name})"
+    if counts["seconds"] > policy.max_seconds:
+        return f"this client has worked {policy.max_seconds:g} s today, as long as its policy allows (max_seconds)"
     return None
 
 
@@ -101,3 +159,8 @@ def fault_of_layers(policy: Policy, shared: Collection[str]) -> str | None:
         if not any(fnmatchcase(name, pattern) for pattern in policy.layers):
             return f"parameter {name!r} may not be shared by this client"
     return None
+
+
+def guard_of(policy: Policy) -> Guard:
+    """What this client does to its updates."""
+    return Guard(policy.max_unit_change, policy.blurred_windows)

@@ -126,7 +126,6 @@ def init(
 
     ids = _check_clients(clients)
     sources = _check_data(data, ids)
-    policy = _make_policy(apps)
     folder = _resolve(folder)
     settings = ServerSettings(
         host=check_host(host),
@@ -136,6 +135,7 @@ def init(
         rounds=make_table(Rounds, rounds or {}, "[rounds] "),
         **({} if page is None else {"page": page}),
     )
+    policy = _make_policy(apps, settings.run)
     now = _now()
     authority = certificates.make_authority(settings.name, now)
     pair = certificates.issue(authority, [settings.host], now, valid_days)
@@ -160,14 +160,14 @@ def init(
             members.append(Member(id=client, key=certificates.fingerprint(public), added=now))
         write_roster(place / "server" / FILE, Roster(clients=tuple(members)))
 
-    with _writing(folder), ExitStack() as held:
+    with writing(folder), ExitStack() as held:
         _check_unused(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         for left in _unfinished(folder.parent, folder.name):
             with suppress(BadInput), _locked(left):  # refused where another init is at work
                 shutil.rmtree(left)
                 log.warning("removed %s, which an init that did not end had left", left)
-        _build(folder, fill)
+        build_folder(folder, fill)
     return Provisioned(
         folder=folder,
         server=folder / "server" / "server.toml",
@@ -206,9 +206,9 @@ def add_client(folder: str | Path, client: str, *, data: str | None = None, apps
 
     client = check_id(client)
     sources = _check_data(None if data is None else {client: data}, [client])
-    policy = _make_policy(apps)
     with _changing(folder) as place:
         settings = read_server(place / "server" / "server.toml")
+        policy = _make_policy(apps, settings.run)
         roster = read_file(settings.roster)
         member = roster.find(client)
         if member is not None:
@@ -227,7 +227,7 @@ def add_client(folder: str | Path, client: str, *, data: str | None = None, apps
         else:
             own = _client_settings(client, settings, sources.get(client))
             ca = _read(settings.ca, "copy ca/ca.crt there")
-            _build(home, lambda at: _fill_client(at, own, policy, ca))
+            build_folder(home, lambda at: _fill_client(at, own, policy, ca))
         public = certificates.public_of((home / "node.key").read_bytes())
         known = settings.keys / f"{home.name}.pub"
         if known.exists() and known.read_bytes() != public:
@@ -329,10 +329,15 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _make_policy(apps: Sequence[str]) -> Policy:
+def _make_policy(apps: Sequence[str], run: Run) -> Policy:
+    """What a client is asked to agree to: the run's recipe, and the settings in which the run differs from it."""
+    from plfl.deploy.policy import agreed_settings
+
     if isinstance(apps, str):
         raise BadInput(f"apps is a list of SHA-256 digests, not one text; write [{apps!r}]")
-    return make_table(Policy, {"apps": tuple(apps)}, "")
+    settings = agreed_settings(run.config())
+    recipes = {"recipes": (run.recipe,)} if settings else {}
+    return make_table(Policy, {"apps": tuple(apps), "settings": settings, **recipes}, "")
 
 
 def _listed(names: Sequence[str], total: int) -> str:
@@ -408,7 +413,7 @@ def _unfinished(parent: Path, name: str) -> list[Path]:
     return [path for path in parent.iterdir() if path.name.startswith(f".{name}{_UNFINISHED}") and path.is_dir()]
 
 
-def _build(target: Path, fill: Callable[[Path], None]) -> None:
+def build_folder(target: Path, fill: Callable[[Path], None]) -> None:
     """Fill a folder under another name, flush it to the disk, and give it its name."""
     place = Path(tempfile.mkdtemp(prefix=f".{target.name}{_UNFINISHED}", dir=target.parent))
     try:
@@ -436,7 +441,7 @@ def _changing(folder: str | Path) -> Iterator[Path]:
     place = _resolve(folder)
     if not (place / "server" / "server.toml").is_file():
         raise BadInput(f"{place} holds no federation; give the folder that plfl federation init made")
-    with _writing(place), _locked(place):
+    with writing(place), _locked(place):
         yield place
 
 
@@ -445,8 +450,10 @@ def _locked(folder: Path) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Say what a disk refused."""
+def writing(folder: Path) -> Iterator[None]:
+    """Say what a disk refused; nobody else can write what is made, whatever the umask."""
+    before = os.umask(0o022)
+    os.umask(before | 0o022)
     try:
         yield
     except OSError as error:
@@ -457,6 +464,8 @@ def _writing(folder: Path) -> Iterator[None]:
             ) from None
         place = error.filename2 or error.filename or folder
         raise BadInput(f"cannot write to {place} ({error.strerror}); choose a folder in which you may write") from None
+    finally:
+        os.umask(before)
 
 
 def _write(path: Path, content: bytes, *, is_private: bool = False) -> None:
@@ -545,4 +554,7 @@ At the end `state` has its report.html and, with recipe forecast, its own model:
 | `plfl federation renew-server .` | `server/server.crt` and `server/server.key`; clients need nothing |
 
 `plfl federation server` warns 30 days before the server's certificate ends. The authority's lasts ten years.
+
+Keep a copy of this folder. On the server and on each client, `plfl federation backup` puts all that it needs to go on
+elsewhere into one file, and `plfl federation restore` brings it back.
 """

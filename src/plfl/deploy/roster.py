@@ -69,8 +69,8 @@ def read_file(path: Path) -> Roster:
         raise BadInput(f"{path}: {error}") from None
     owners: dict[str, str] = {}
     for member in members:
-        if (first := owners.setdefault(member.key, member.id)) != member.id:
-            raise BadInput(f"{path}: clients {first!r} and {member.id!r} have the same key; give one a key of its own")
+        if (owner := owners.setdefault(member.key, member.id)) != member.id:
+            raise BadInput(f"{path}: clients {owner!r} and {member.id!r} have the same key; give one a key of its own")
     return Roster(clients=tuple(members))
 
 

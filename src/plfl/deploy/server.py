@@ -9,10 +9,11 @@ Any of them may be killed: it is started again and goes on from what is on the d
 
 import json
 import logging
-import secrets
+import sqlite3
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,31 +21,37 @@ from typing import TYPE_CHECKING, Any
 from plfl.deploy import page
 from plfl.deploy.flower_process import environment
 from plfl.deploy.front import Front
+from plfl.deploy.inspection import inspect
 from plfl.deploy.roster import Roster, read_file
+from plfl.deploy.runs import RunName, begin_run, read_run
 from plfl.deploy.settings import ServerSettings, read_server
 from plfl.deploy.status import STATUS, TRAFFIC
 from plfl.deploy.supervise import (
     Child,
     Supervisor,
-    check_files,
+    at_work,
     free_port,
     hold,
-    logged,
+    persist,
     signals_noted,
     write_link_secret,
 )
-from plfl.errors import BadInput, PlflError
+from plfl.errors import BadInput, PlflError, Transient
 from plfl.storage import safe_name, write_json
 
 if TYPE_CHECKING:
     from plfl.deploy.coordinator import Coordinator
+    from plfl.forecast.models import Params
 
-RUN, ENROLLED, CUT = "run.json", "enrolled", "cut.json"
-"""Files in the server's folder: what the run is called, and how long an answer of its model can be, which is there as
-soon as the SuperLink knows the roster's keys; and whose answers the front has refused for their length."""
+ENROLLED, CUT, LINK = "enrolled", "cut.json", "link.db"
+"""Files in the server's folder: how long an answer of its model can be, which is there as soon as the SuperLink knows
+the roster's keys; whose answers the front has refused for their length; and what the SuperLink keeps."""
 _GATHERING, _PARTING = 60.0, 60.0
 """Seconds that clients have to be there for the first round, and to fetch the last model."""
-_START = 120.0
+_START, _LOOK, _DAY = 120.0, 2.0, 86_400.0
+"""Seconds that the SuperLink has to answer, between looks at the certificate, and between warnings about files."""
+_EARLY, _MOST_EARLY = 20.0, 3
+"""A SuperLink that ends so often within so many seconds of its start may have a database that it cannot use."""
 _LEAVING = 15.0
 """Seconds in which the rounds of a server that was killed have ended, so that two never write."""
 log = logging.getLogger("plfl")
@@ -53,11 +60,9 @@ log = logging.getLogger("plfl")
 def run_server(path: Path, *, is_insecure: bool = False) -> None:
     """Run the server of a federation until its rounds are over or it is stopped."""
     settings = read_server(path)
-    check_files(path)
-    with logged(settings.folder), hold(settings.folder), signals_noted() as stop:
-        if is_insecure:
-            log.warning("--insecure: everything goes over the network as it is, without TLS")
-        secret, port, members = write_link_secret(settings.folder), free_port(), _Members(settings)
+    with at_work(path, settings.folder, is_insecure=is_insecure) as stop:
+        members = persist(lambda: _Members(settings), stop)
+        secret, port = persist(lambda: write_link_secret(settings.folder), stop), free_port()
         front = Front(
             *settings.bind,
             port,
@@ -71,15 +76,19 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
             (settings.folder / name).unlink(missing_ok=True)
         env = environment(settings.folder)
         rounds = [sys.executable, "-m", "plfl.deploy.child", "rounds", str(path.absolute()), str(port), str(secret)]
-        children = [
-            Child("superlink", lambda: _superlink_command(settings, port, secret), env),
-            Child("rounds", lambda: rounds, env),
-        ]
+        mending = LinkMending(settings.folder)
+        mending.look()
+        link = Child(
+            "superlink", lambda: _superlink_command(settings, port, secret), env, on_exit=mending.ended, is_own=False
+        )
+        children = [link, Child("rounds", lambda: rounds, env)]
         front.start()
         log.info("federation %s: listening on %s", settings.name, settings.listen or settings.address)
         try:
             with page.served(settings, path):
-                Supervisor(children).run(stop.is_set, _Counting(front, settings.folder).write)
+                counting, renewal = _Counting(front, settings.folder), _Renewal(path, settings, front)
+                renewal.on_renewed = lambda: mending.start_anew(link)  # it uses the same one on loopback
+                Supervisor(children).run(stop.is_set, lambda: counting.write() or renewal.look())
         finally:
             front.stop()
             _Counting(front, settings.folder).write()
@@ -107,11 +116,100 @@ class _Counting:
         return False
 
 
+class _Renewal:
+    """Takes a renewed certificate into use while the server runs, and says once a day if one is about to end."""
+
+    def __init__(self, path: Path, settings: ServerSettings, front: Front) -> None:
+        self.folder, self.settings, self.front = path.absolute().parent, settings, front
+        self.on_renewed: Callable[[], None] = lambda: None
+        self.known, self.said = self._read(), ""
+        self.last = self.warned = time.monotonic()
+
+    def look(self) -> bool:
+        """Now and then; a pair of files that is being copied is left alone until it fits."""
+        now = time.monotonic()
+        if now - self.last > _LOOK:
+            self.last = now
+            if (found := self._read()) != self.known:
+                self._take(found)
+        if now - self.warned > _DAY:
+            self.warned = now
+            for problem in inspect(self.folder):
+                log.warning("%s", problem)
+        return False
+
+    def _take(self, found: tuple[bytes, ...]) -> None:
+        fault = next((problem.message for problem in inspect(self.folder) if problem.is_fatal), "")
+        if fault:
+            if fault != self.said:
+                log.warning("the server's certificate has changed, and the one before stays in use: %s", fault)
+            self.said = fault
+            return
+        self.known, self.said = found, ""
+        self.front.renew()
+        self.on_renewed()
+        log.info("the server's certificate was renewed and is in use")
+
+    def _read(self) -> tuple[bytes, ...]:
+        paths = (self.settings.certificate, self.settings.key)
+        return tuple(path.read_bytes() if path.is_file() else b"" for path in paths)
+
+
+class LinkMending:
+    """Makes what a SuperLink keeps anew where it is damaged: nodes and runs, which the rounds enter again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LINK
+        self.is_asked, self.num_early = False, 0
+
+    def look(self) -> None:
+        """Remove a database that cannot be read."""
+        if fault := fault_of_database(self.path):
+            self._remove(f"is damaged ({fault})")
+
+    def start_anew(self, link: Child) -> None:
+        """End the SuperLink, and have it started at once."""
+        self.is_asked = True
+        link.stop()
+
+    def ended(self, child: Child, status: int) -> float | None:
+        """After the SuperLink's end."""
+        if self.is_asked:
+            self.is_asked = False
+            return 0.0
+        self.look()
+        self.num_early = self.num_early + 1 if time.monotonic() - child.started_at < _EARLY else 0
+        if self.num_early >= _MOST_EARLY and self.path.exists():
+            self.num_early = 0
+            said = child.tail[-1] if child.tail else f"status {status}"
+            self._remove(f"may be damaged: Flower's SuperLink ended soon after its start, again and again ({said})")
+        return None
+
+    def _remove(self, why: str) -> None:
+        log.warning("%s %s; it is made anew, and clients connect again", self.path, why)
+        for path in self.path.parent.glob(f"{LINK}*"):
+            path.unlink(missing_ok=True)
+
+
+def fault_of_database(path: Path) -> str | None:
+    """What is wrong with an SQLite database that nobody uses now; one that is not there is all right."""
+    if not path.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(path, timeout=5)) as database:
+            [[said], *_] = database.execute("pragma quick_check(1)").fetchall()
+    except sqlite3.OperationalError:  # it is in use, or the disk is full
+        return None
+    except (sqlite3.DatabaseError, ValueError) as error:
+        return str(error)
+    return None if said == "ok" else str(said)
+
+
 def _superlink_command(settings: ServerSettings, port: int, secret: Path) -> list[str]:
     return [
         *(sys.executable, "-m", "plfl.deploy.flower_process", "superlink"),
         *("--host", "127.0.0.1", "--port", str(port)),
-        *("--database", str(settings.folder / "link.db")),
+        *("--database", str(settings.folder / LINK)),
         *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
         *("--disable-runtime-dependency-installation", "--enable-supernode-auth"),
         *("--ssl-ca-certfile", str(settings.ca)),
@@ -161,7 +259,8 @@ def serve(path: Path, port: int, secret: Path) -> None:
     config = settings.run.config()
     prepare("cpu", 1, deterministic=config.deterministic)
     run = settings.run
-    agreement = make_agreement(_run_name(settings), config, run.minutes, run.covariates, run.statics)
+    named = _name_run(settings)
+    agreement = make_agreement(named.run, config, run.minutes, run.covariates, run.statics, named.init)
     rounds = settings.rounds
     terms = Terms(
         deadline=rounds.deadline_seconds,
@@ -183,6 +282,7 @@ def serve(path: Path, port: int, secret: Path) -> None:
             terms,
             observer=lambda each: _write_status(settings.folder, each),
             is_stopped=stop.is_set,
+            init=_first_params(settings),
         )
         log.info("waiting for %d clients", len(coordinator.ids))
         try:
@@ -208,40 +308,57 @@ def _write_status(folder: Path, coordinator: "Coordinator") -> None:
         log.warning("cannot write %s (%s); it is written again with the next round", path, error.strerror)
 
 
-def _run_name(settings: ServerSettings) -> str:
-    """The name of the run in this folder: made once, and with it what clients keep belongs to it."""
-    path = settings.folder / RUN
-    if path.exists():
-        return str(json.loads(path.read_text(encoding="utf-8"))["run"])
-    name = f"{settings.name}-{secrets.token_hex(4)}"
-    write_json(path, {"run": name, "begun": datetime.now(UTC).isoformat(timespec="seconds")})
-    return name
+def _name_run(settings: ServerSettings) -> RunName:
+    """The run in this folder; a new one may begin with an earlier one's parameters."""
+    if found := read_run(settings.folder):
+        return found
+    earlier = read_run(Path(settings.init)) if settings.init else None
+    if settings.init and earlier is None:
+        raise BadInput(f"init = {settings.init!r} in server.toml holds no run; name the folder of an earlier one")
+    return begin_run(settings.folder, settings.name, earlier.run if earlier else "")
+
+
+def _first_params(settings: ServerSettings) -> "Params | None":
+    """The parameters that a run begins with whose first checkpoint is still to be written, if not with the seed's."""
+    from plfl.federate.checkpoint import load_shared
+
+    if not settings.init or any(settings.folder.glob("state*/manifest.json")):
+        return None
+    params, rounds = load_shared(Path(settings.init))
+    log.info("a new run, with the parameters of %s after round %d", settings.init, rounds)
+    return params
 
 
 class _Members:
     """The roster as it is now; while its file cannot be read, as it was."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.settings, self.last = settings, read_file(settings.roster)
-        self._seen: tuple[int, int, int] | None = None
+        self.settings, self.said = settings, ""
+        self.seen = self._look()
+        try:
+            self.last = read_file(settings.roster)
+        except BadInput as error:  # it is being copied, or somebody corrects it
+            raise Transient(str(error)) from None
 
     def read(self) -> Roster:
-        """Reads the file again only when it is another one: the front asks with every call."""
-        if (seen := self._look()) == self._seen:
+        """The roster; its file is read when it has changed."""
+        now = self._look()
+        if now == self.seen and not self.said:
             return self.last
-        self._seen = seen
         try:
-            self.last = read_file(self.settings.roster)
-        except PlflError as error:
-            log.warning("%s; going on with the roster as it was", error)
+            self.last, self.seen, self.said = read_file(self.settings.roster), now, ""
+        except BadInput as error:
+            if str(error) != self.said:
+                self.said = str(error)
+                log.warning("%s; going on with the roster as it was", error)
         return self.last
 
-    def _look(self) -> tuple[int, int, int] | None:
+    def _look(self) -> tuple[int, ...]:
         try:
             found = self.settings.roster.stat()
         except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+            return ()
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def ids(self) -> list[str]:
         return [member.id for member in self.read().active]

@@ -241,6 +241,9 @@ class ServerSettings(Table):
     """Who takes part, and who was revoked."""
     folder: FromFile = Path("state")
     """Where the server keeps the model and its log."""
+    init: str = ""
+    """The folder of an earlier run, as after an upgrade of plfl: a new run begins with its last shared parameters, and
+    clients with the personal layers that they have of it. If empty, a new run begins from nothing."""
     page: Annotated[str, BeforeValidator(_check_page)] = "127.0.0.1:9093"
     """Where a browser sees the rounds, who answered and who did not: host:port of this machine, or off. The page has no
     login and no TLS. On 127.0.0.1 this machine alone can open it; elsewhere, everybody who reaches the address."""
@@ -327,6 +330,13 @@ class ClientSettings(Table):
         )
 
 
+FREE = {
+    *("recipe", "seed", "rounds", "fraction", "weights", "eval_every", "aggregate", "max_weight", "max_norm_ratio"),
+    *("server", "server_lr", "server_beta1", "server_beta2", "tau", "sync_every"),
+}
+"""Config fields that are a server's own business: they change nothing of what a client computes in a round."""
+
+
 class Policy(Table):
     """policy.toml: what a client agrees to; what is not in it is refused."""
 
@@ -334,18 +344,55 @@ class Policy(Table):
     """The smallest minibatch; others are multiples of it. From one or two windows, readings can be computed back."""
     min_local_steps: int = Field(8, ge=1)
     """The smallest number of local steps in a round."""
+    max_plans: int = Field(100, ge=1)
+    """The largest number of different plans that are agreed to here; state/trained.json counts them."""
     max_rounds: int = Field(10_000, ge=1)
-    """The largest number of rounds that are trained here, of all runs together; state/trained.json counts them."""
+    """The largest number of rounds that are trained here, of all runs together."""
+    max_ends: int = Field(100, ge=1)
+    """The largest number of runs that are brought to their end here, or with other last parameters again."""
+    max_seconds: float = Field(28_800, gt=0, allow_inf_nan=False)
+    """The largest number of seconds of processor time for a server on one day (UTC)."""
+    max_unit: float = Field(8, gt=0, allow_inf_nan=False)
+    """The largest norm of a unit's weights (a row) in parameters that come; the largest of honest runs was 3.2."""
+    max_bias: float = Field(3, gt=0, allow_inf_nan=False)
+    """The largest value of a bias in parameters that come; the largest of honest runs was 1.1."""
+    max_unit_change: float = Field(5, ge=1, allow_inf_nan=False)
+    """In an update, a unit's change is cut to so many times the median change in its layer."""
+    blurred_windows: float = Field(128, ge=0, allow_inf_nan=False)
+    """An update on n windows leaves with noise of this / n of its size, which hides single windows; 0 adds none."""
     recipes: Annotated[tuple[str, ...], AfterValidator(_check_recipes)] = ("paper", "forecast")
     """Recipes that may be trained."""
     layers: tuple[Text, ...] = ("*",)
-    """Names of parameters that may be shared, as shell-style patterns; all others stay here."""
+    """Of the parameters that a recipe shares, those that may be shared here, as shell-style patterns."""
     apps: tuple[Digest, ...] = ()
     """SHA-256 of the app bundles that may run here; the server's package says which. No other code is loaded."""
+    settings: dict[str, Any] = {}
+    """Settings in which the recipes differ here; what a server proposes must be equal to them."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in self.settings:
+            if name in FREE or name == "data" or name in TABLE_FIELDS:
+                place = "a server chooses it" if name in FREE else "it is no part of a recipe"
+                raise ValueError(f"settings.{name}: {place}; leave it out")
+        for recipe in self.recipes if self.settings else ():
+            make_recipe(recipe, self.settings)
+        return self
 
     def to_toml(self) -> str:
         """The text of policy.toml."""
-        return "\n".join([*_write("What this client agrees to, whatever the server asks."), *_write_table(self)])
+        return "\n".join(
+            [
+                *_write("What this client agrees to, whatever the server asks."),
+                *_write_table(self, leave_out=("settings",))[:-1],
+                *_write_values(
+                    self.settings,
+                    "settings",
+                    "Config fields (docs/config.md) in which this client's recipes differ, such as hidden = 50.",
+                    "All that is not a server's own business has to be as the recipe has it, or as it stands here.",
+                ),
+            ]
+        )
 
 
 def read_server(path: str | Path) -> ServerSettings:
@@ -356,7 +403,15 @@ def read_server(path: str | Path) -> ServerSettings:
     rounds = make_table(Rounds, _table(path, values, "rounds"), f"{path}: [rounds] ")
     run = make_table(Run, _table(path, values, "run"), f"{path}: [run] ")
     own = _table(path, values, "server")
-    return _place(make_table(ServerSettings, own, f"{path}: [server] ", rounds=rounds, run=run), path)
+    settings = _place(make_table(ServerSettings, own, f"{path}: [server] ", rounds=rounds, run=run), path)
+    if not settings.init:
+        return settings
+    init = path.parent.absolute() / settings.init
+    if init == settings.folder:
+        raise BadInput(
+            f"{path}: [server] init = {settings.init!r} is the folder of the new run too; name another folder"
+        )
+    return settings.model_copy(update={"init": str(init)})
 
 
 def read_client(path: str | Path) -> ClientSettings:

@@ -2,6 +2,7 @@
 
 Only what left the clients is in them. `read_status` gives the server's own status with what is counted from it:
 
+    process                whether it runs, was stopped, failed or is finished, since when and why (`Life`)
     bytes                  what went over the network: messages_up, messages_down, how much of them is
                            headers, polling
     history[].remarks      (client, what) for each that did not count in a round, or was late, with the reason
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from plfl.deploy.life import NEVER, Life, read_life
 from plfl.deploy.settings import read_server
 from plfl.errors import BadInput
 
@@ -34,9 +36,11 @@ def read_status(config: Path) -> dict[str, Any]:
     folder = read_server(config).folder
     try:
         found = json.loads((folder / STATUS).read_text(encoding="utf-8"))
-        return _count(found, _read_traffic(folder))
+        return _count(found, _read_traffic(folder)) | {"process": read_life(folder)._asdict()}
     except OSError:
-        raise NothingYet(f"{folder} has no {STATUS}: has plfl federation server {config} been started?") from None
+        life = read_life(folder)
+        said = f"has plfl federation server {config} been started?" if life.state == NEVER else f"the server is {life}"
+        raise NothingYet(f"{folder} has no {STATUS}: {said}") from None
     except (ValueError, LookupError, TypeError, AttributeError):
         raise BadInput(f"{folder / STATUS} is damaged; the server writes it anew after its next round") from None
 
@@ -100,6 +104,7 @@ def _state(client: Mapping[str, Any]) -> str:
 def describe_in_words(found: Mapping[str, Any]) -> Iterator[str]:
     """Lines for a terminal."""
     yield f"{found['run']}: round {found['round']} of {found['rounds']} (written {found['written']})"
+    yield f"  the server is {Life(**found['process'])}"
     for row in found["history"][-_SHOWN_ROUNDS:]:
         yield f"  {describe_round(row)}"
         for client, what in row["remarks"]:

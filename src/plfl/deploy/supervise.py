@@ -2,43 +2,102 @@
 
 A child that dies is started again, after a wait that doubles while it keeps dying. A child of our own kind may say by
 its exit status that starting it again is of no use; the last error that it logged is then the reason. Lines of our own
-children are log records; lines of others go to the log file as they are.
+children are log records; lines of others go to the log file. What may heal by itself (`Transient`) is tried again for
+as long as it takes, here (`persist`) and in the children, with a line that says what is waited for.
 """
 
+import errno
 import logging
 import os
+import random
 import re
 import secrets
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import TypeVar
 
 from plfl.deploy.flower_process import PARENT
 from plfl.deploy.inspection import inspect
-from plfl.errors import BadInput, Interrupted, PlflError, RunFailed
+from plfl.deploy.life import LOCK, recorded
+from plfl.errors import BadInput, Interrupted, PlflError, RunFailed, Transient
+from plfl.plain import PlainFormatter, plain
 from plfl.storage import locked
 
 FINAL = 64
 """An exit status of this and more is final: FINAL + the exit status of the error."""
-LOG = "log.txt"
-_MARK = "plfl|"
+_AGAIN = 3
+"""The exit status of a child that was hindered by what may heal."""
+LOG, LINK_SECRET = "log.txt", "link.secret"
+_MARK, _HINDERED = "plfl|", "HINDERED"
 _GRACE = 8.0
 _FIRST_WAIT, _LONGEST_WAIT, _STABLE = 0.5, 30.0, 60.0
+_SAY_EVERY = 60.0
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE, errno.EMFILE)
+"""What a disk or a machine says that has no room now."""
 _LOG_BYTES, _LOG_FILES = 5_000_000, 3
 _NOISE = re.compile(r'" 200$|ControlServicer\.ListNodes|ControlServicer\.ListRuns')
 """Lines that come all the time and say nothing."""
 log = logging.getLogger("plfl")
 raw_log = logging.getLogger("plfl.raw")
 """Lines of other programs: for the file, not for the terminal."""
+T = TypeVar("T")
+
+
+@dataclass
+class Backoff:
+    """Waits between tries: each twice as long as the last, up to the longest, and none exactly as long as another's.
+
+    A thousand clients that lost their server at once do not come back at once.
+    """
+
+    first: float = _FIRST_WAIT
+    longest: float = _LONGEST_WAIT
+    draw: Callable[[float, float], float] = random.uniform
+    clock: Callable[[], float] = time.monotonic
+    _wait: float = 0.0
+    _said: tuple[str, float] = ("", 0.0)
+
+    def next(self) -> float:
+        """Seconds to wait now."""
+        self._wait = min(2 * self._wait or self.first, self.longest)
+        return self._wait * self.draw(0.5, 1.0)
+
+    def after(self, reason: str) -> float:
+        """The same after a failure, which is said unless it was said within the last minute."""
+        wait, (last, at) = self.next(), self._said
+        if reason != last or self.clock() - at >= _SAY_EVERY:
+            self._said = reason, self.clock()
+            log.warning("%s; trying again in %.1f s", reason, wait)
+        return wait
+
+    def reset(self) -> None:
+        """Begin anew: all is well."""
+        self._wait, self._said = 0.0, ("", 0.0)
+
+
+def persist(attempt: Callable[[], T], stop: "Stop", backoff: Backoff | None = None) -> T:
+    """What an attempt gives; while it is hindered by what may heal, it is tried again until it is well or stopped."""
+    backoff = backoff or Backoff()
+    while True:
+        try:
+            found = attempt()
+        except Transient as error:
+            if stop.wait(backoff.after(str(error))):
+                raise stop.error(f"stopped while waiting: {error}. Start it again to go on") from None
+        else:
+            backoff.reset()
+            return found
 
 
 @dataclass
@@ -52,12 +111,14 @@ class Child:
     """Sees every line that is not a log record."""
     on_exit: Callable[["Child", int], float | None] = lambda child, status: None
     """May raise, or say how many seconds to wait before the next start."""
+    is_own: bool = True
+    """Whether its lines may be log records: those of other programs hold what others have said."""
     process: "subprocess.Popen[str] | None" = None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=40))
     last_error: str = ""
     started_at: float = 0.0
     next_start: float = 0.0
-    wait: float = _FIRST_WAIT
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_WAIT, _LONGEST_WAIT))
 
     def start(self) -> None:
         """Start it, and read what it says from a thread of its own."""
@@ -84,8 +145,11 @@ class Child:
                 self._take(line.rstrip("\n"))
 
     def _take(self, line: str) -> None:
-        if line.startswith(_MARK):
+        if self.is_own and line.startswith(_MARK):
             _, level, message = line.split("|", 2)
+            if level == _HINDERED:
+                self.last_error = message
+                return
             number = logging.getLevelNamesMapping().get(level, logging.INFO)
             if number >= logging.ERROR:
                 self.last_error = message
@@ -134,15 +198,17 @@ class Supervisor:
         status = child.process.poll()
         if status is None:
             if time.monotonic() - child.started_at > _STABLE:
-                child.wait = _FIRST_WAIT
+                child.backoff.reset()
             return
         child.finish_reading()
         child.process = None
         if status >= FINAL:
             raise _final_error(child, status - FINAL)
         wait = child.on_exit(child, status)
-        if wait is None:
-            wait, child.wait = child.wait, min(2 * child.wait, _LONGEST_WAIT)
+        if wait is None and status == _AGAIN and child.last_error:
+            wait = child.backoff.after(child.last_error)
+        elif wait is None:
+            wait = child.backoff.next()
             log.warning("%s ended unexpectedly (%s); starting it again in %.1f s", child.name, _say(status), wait)
         child.next_start = time.monotonic() + wait
 
@@ -183,10 +249,9 @@ def _say(status: int) -> str:
 # ---- in a child of our own kind ----
 
 
-class _OneLine(logging.Formatter):
+class _OneLine(PlainFormatter):
     def format(self, record: logging.LogRecord) -> str:
-        message = " ".join(record.getMessage().splitlines())
-        text = f"{_MARK}{record.levelname}|{message}"
+        text = f"{_MARK}{record.levelname}|{plain(record.getMessage())}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
@@ -198,6 +263,9 @@ def run_as_child(work: Callable[[], None]) -> None:
     log.setLevel(logging.INFO)
     try:
         work()
+    except Transient as error:
+        sys.stdout.write(f"{_MARK}{_HINDERED}|{plain(str(error))}\n")
+        sys.exit(_AGAIN)
     except PlflError as error:
         log.error("%s", error)
         sys.exit(FINAL + error.exit_status)
@@ -212,15 +280,65 @@ def run_as_child(work: Callable[[], None]) -> None:
 # ---- in the parent ----
 
 
+@contextmanager
+def at_work(path: Path, folder: Path, *, is_insecure: bool) -> Iterator["Stop"]:
+    """A program of a federation in its folder: alone there, with its log, and once its files can work.
+
+    What it and its children write is for its own user alone, whatever the umask was.
+    """
+    with ExitStack() as stack:
+        stop = stack.enter_context(signals_noted())
+        stack.enter_context(private())
+        persist(lambda: stack.enter_context(logged(folder)), stop)
+        stack.enter_context(hold(folder, seconds=1.0))  # who asks how it stands holds it for a moment
+        stack.enter_context(recorded(folder))
+        persist(lambda: _close_to_others(folder), stop)
+        persist(lambda: check_files(path), stop)
+        if is_insecure:
+            log.warning("--insecure: everything goes over the network as it is, without TLS")
+        yield stop
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """New files are for their owner alone (0600, folders 0700)."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _close_to_others(folder: Path) -> None:
+    """Take what is in a folder from others, where an earlier start or a copy has left it open."""
+    try:
+        for path in [folder, *folder.rglob("*")]:
+            mode = stat.S_IMODE(path.lstat().st_mode)
+            if mode & 0o077 and not path.is_symlink():
+                path.chmod(mode & 0o700)
+    except FileNotFoundError:  # something was renamed meanwhile
+        _close_to_others(folder)
+    except OSError as error:
+        raise explain_disk(folder, error) from None
+
+
 def check_files(path: Path) -> None:
-    """Refuse to start with files that cannot work; warn of what will not for long."""
-    for problem in inspect(path.absolute().parent):
-        if problem.is_fatal:
+    """Refuse to start with files that cannot work; warn of what will not for long.
+
+    `Transient` where all that is wrong may heal: a clock, a certificate or a roster that is being copied.
+    """
+    problems = inspect(path.absolute().parent)
+    for problem in problems:
+        if problem.is_fatal and not problem.may_heal:
             raise BadInput(problem.message)
+    for problem in problems:
+        if problem.is_fatal:
+            raise Transient(problem.message)
+    for problem in problems:
         log.warning("%s", problem.message)
 
 
-def hold(folder: Path, name: str = ".lock", seconds: float = 0.0) -> AbstractContextManager[None]:
+def hold(folder: Path, name: str = LOCK, seconds: float = 0.0) -> AbstractContextManager[None]:
     """The folder, for one process at a time; waits so many seconds for another one that is about to end."""
     return locked(folder / name, f"{folder} is in use: is this federation running here already?", seconds)
 
@@ -234,11 +352,14 @@ def free_port() -> int:
 
 def write_link_secret(folder: Path) -> Path:
     """A new secret that Flower's program and ours have in common, for this start alone."""
-    path = folder / "link.secret"
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(32))
+    path = folder / LINK_SECRET
+    try:
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+    except OSError as error:
+        raise explain_disk(folder, error) from None
     return path
 
 
@@ -279,9 +400,9 @@ def logged(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = _LogFile(folder / LOG, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8", delay=False)
     except OSError as error:
-        raise BadInput(f"cannot write to {folder} ({error.strerror}); is folder right in the settings?") from None
+        raise explain_disk(folder, error) from None
     terminal = logging.StreamHandler(sys.stderr)
-    form = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    form = PlainFormatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
     terminal.addFilter(lambda record: record.name != raw_log.name)
     for handler in (terminal, file):
         handler.setFormatter(form)
@@ -294,6 +415,16 @@ def logged(folder: Path) -> Iterator[None]:
         log.handlers = before
         log.setLevel(level)
         file.close()
+
+
+def explain_disk(folder: Path, error: OSError) -> PlflError:
+    """What a disk refused: it may have room later, or the settings name what cannot be written."""
+    if error.errno in _FULL:
+        return Transient(f"cannot write to {folder} ({error.strerror}); make room there")
+    place = folder if error.filename is None else error.filename
+    return BadInput(
+        f"cannot write to {place} ({error.strerror}); is folder right in the settings, and all in it yours?"
+    )
 
 
 class _LogFile(RotatingFileHandler):

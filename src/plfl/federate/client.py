@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from plfl.federate.params import subtract
+from plfl.federate.guard import Guard
+from plfl.federate.params import blur_key, subtract
 from plfl.federate.partition import Partition
 from plfl.forecast.fused import Objective
 from plfl.forecast.models import Model, Params
@@ -134,6 +135,8 @@ class LocalTraining(NamedTuple):
     """Of matrix products, as JAX calls it."""
     decay_rounds: int | None = None
     """Rounds over which the learning rate falls to nothing, as a cosine does; None keeps it."""
+    guard: Guard | None = None
+    """What is done to an update before it leaves; None in a simulation, where nothing leaves."""
 
     def init_client(self, key: jax.Array) -> ClientState:
         """A newcomer's state: personal params from its own key."""
@@ -222,6 +225,12 @@ class LocalTraining(NamedTuple):
         kept = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), after, client)
         return kept, subtract(shared, server_shared), is_finite
 
+    def protect(self, update: Params, key: jax.Array) -> Params:
+        """The update as it leaves; the key is the round's."""
+        if self.guard is None:
+            return update
+        return self.guard(update, self.local_steps * self.batch, blur_key(key))
+
 
 def client_update(
     training: LocalTraining,
@@ -252,4 +261,4 @@ def client_update(
 
     (params, moments), losses = jax.lax.scan(learn_ahead, carry, windows)
     state, update, is_finite = training.finish(server_shared, client, params, moments)
-    return state, update, jnp.where(is_finite, losses.mean(), jnp.nan)
+    return state, training.protect(update, key), jnp.where(is_finite, losses.mean(), jnp.nan)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plfl.federate.params import join_rows
 from plfl.forecast.models import Params
 from plfl.storage import digest
 
@@ -160,13 +161,16 @@ def measure(updates: Params, losses: jax.Array) -> tuple[jax.Array, jax.Array]:
     """What the gate must know of each update (clients,): whether all in it is finite, and its norm."""
     if not updates:
         return jnp.isfinite(losses), jnp.zeros(losses.shape)
-    # One array of all names: a reduction of each would take longer to compile than all of a client's training.
-    rows = jnp.concatenate([value.reshape(value.shape[0], -1) for value in updates.values()], axis=1)
+    rows = join_rows(updates)
     is_finite = jnp.isfinite(losses) & jnp.isfinite(rows).all(axis=1)
+    return is_finite, row_norms(jnp.where(is_finite[:, None], rows, 0))
+
+
+def row_norms(rows: jax.Array) -> jax.Array:
+    """The norm of each row (rows,)."""
     # Squares of values above 1e19 overflow float32, so that rows with large ones are made smaller first.
     scale = jnp.where(jnp.abs(rows).max(axis=1) > 1e15, 1e-25, 1.0)
-    squares = (jnp.where(is_finite[:, None], rows * scale[:, None], 0) ** 2).sum(axis=1)
-    return is_finite, jnp.sqrt(squares) / scale
+    return jnp.sqrt(((rows * scale[:, None]) ** 2).sum(axis=1)) / scale
 
 
 def judge(
@@ -174,7 +178,7 @@ def judge(
 ) -> jax.Array:
     """Verdicts (clients,), indices of `REASONS`, from what was measured of each client of the cohort."""
     is_candidate = has_answered & is_finite & (weights > 0) & (weights <= limits.max_weight)
-    median = _masked_median(norms, is_candidate)
+    median = masked_median(norms, is_candidate)
     return jnp.select(
         [
             ~has_answered,
@@ -193,7 +197,7 @@ def zero_rows(updates: Params, is_good: jax.Array) -> Params:
     return {n: jnp.where(is_good.reshape(-1, *[1] * (value.ndim - 1)), value, 0) for n, value in updates.items()}
 
 
-def _masked_median(values: jax.Array, mask: jax.Array) -> jax.Array:
+def masked_median(values: jax.Array, mask: jax.Array) -> jax.Array:
     """The median of the values where the mask holds, of an even number the lower one; 0 if it holds nowhere.
 
     With the mean of the middle two, the larger of two clients could never exceed ten times the median.

@@ -42,7 +42,7 @@ class Loop:
         self.door = Door(run, {name: (names[name].shape, names[name].dtype) for name in training.partition.shared})
         self.pick, self.begin = jax.jit(training.pick_batches), jax.jit(training.begin)
         self.step, self.finish = jax.jit(training.step), jax.jit(training.finish)
-        self.pace = training.pace
+        self.pace, self.protect = training.pace, jax.jit(training.protect)
         self.quarantined: list[Quarantined] = []
 
     def __call__(self, state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
@@ -65,7 +65,8 @@ class Loop:
         self, c: int, server_shared: Params, client: ClientState, round_index: jax.Array
     ) -> tuple[ClientState, Params, float]:
         """`client_update`, written out: one compiled step per minibatch."""
-        windows = self.pick(self.data[c], batches_key(self.client_keys[c], round_index))
+        key = batches_key(self.client_keys[c], round_index)
+        windows = self.pick(self.data[c], key)
         params, moments = self.begin(server_shared, client)
         losses = []
         for at in range(len(jax.tree.leaves(windows)[0])):
@@ -75,7 +76,7 @@ class Loop:
             )
             losses.append(float(loss))
         client, update, is_finite = self.finish(server_shared, client, params, moments)
-        return client, update, float(np.mean(losses)) if is_finite else float("nan")
+        return client, self.protect(update, key), float(np.mean(losses)) if is_finite else float("nan")
 
 
 def _take(clients: ClientState, c: int) -> ClientState:

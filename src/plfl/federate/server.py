@@ -1,16 +1,19 @@
 """Server optimizers: how the clients' updates become the next shared params (Reddi et al. 2021, arXiv 2003.00295).
 
 Each is a set of pure functions. Updates are stacked over clients, row c for client c, and *added*; a weight of 0
-means that the client did not answer, and its row is zero. Deviations from the paper's appendix (`docs/deviations.md`):
-the mean instead of the sum, signs and recursions of Reddi et al., no bias correction, b2 for every second moment.
+means that the client did not answer, and its row is zero. What a server averages passes its aggregate first
+(`plfl.federate.aggregate`): plain optimizers have the mean, and `make_server` gives them another. Deviations from the
+paper's appendix (`docs/deviations.md`): the mean instead of the sum, signs and recursions of Reddi et al., no bias
+correction, b2 for every second moment.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from plfl.federate.aggregate import Aggregate, mean
 from plfl.forecast.models import Params
 
 
@@ -28,11 +31,17 @@ class ServerState(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A server's update in three, so that it can be taken over any number of clients, some at a time."""
+    """A server's update in pieces, so that it can be taken over any number of clients, some at a time.
 
+    Between `turn` and `follow` the aggregate tames the steps of all clients that answered.
+    """
+
+    turn: Callable[[ServerState, Params, jax.Array], tuple[dict[str, Params], Params]]
+    """From state, updates and weights, all of some clients, to what is kept for each of them, and the step that each
+    asks for (clients, ...)."""
     follow: Callable[[ServerState, Params, jax.Array], tuple[dict[str, Params], Params, jax.Array]]
-    """From state, updates and weights, all of some clients, to what is kept for each of them, what is averaged over
-    all clients (clients, ...), and with which weights; the state's weights are those before."""
+    """From state (with what `turn` keeps), steps and weights, all of some clients, to what is kept for each of them,
+    what is averaged over all clients (clients, ...), and with which weights; the state's weights are those before."""
     step: Callable[[ServerState, Params], ServerState]
     """From state and mean over all clients to the next state, but for what it keeps for each client."""
     spread: Callable[[ServerState, dict[str, Params]], dict[str, Params]]
@@ -50,6 +59,8 @@ class ServerOptimizer(NamedTuple):
     """The shared params that a client starts its round from."""
     parts: Parts
     """What `update` consists of."""
+    aggregate: Aggregate
+    """What steps are made into before they are averaged."""
 
 
 def mean_update(updates: Params, weights: jax.Array) -> Params:
@@ -78,12 +89,12 @@ def fed_adagrad(*, lr: float = 0.2, beta1: float = 0.9, tau: float = 1e-3) -> Se
     return _adaptive(lr, beta1, tau, lambda v, d: v + d**2)
 
 
-def fed_adam(*, lr: float = 0.03, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> ServerOptimizer:
+def fed_adam(*, lr: float = 0.02, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> ServerOptimizer:
     """v = b2 v + (1 - b2) d^2."""
     return _adaptive(lr, beta1, tau, lambda v, d: beta2 * v + (1 - beta2) * d**2)
 
 
-def fed_yogi(*, lr: float = 0.03, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> ServerOptimizer:
+def fed_yogi(*, lr: float = 0.02, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> ServerOptimizer:
     """v = v - (1 - b2) d^2 sign(v - d^2)."""
     return _adaptive(lr, beta1, tau, lambda v, d: v - (1 - beta2) * d**2 * jnp.sign(v - d**2))
 
@@ -111,19 +122,35 @@ def _follow_mean(
     init: Callable[[Params, int], ServerState], step: Callable[[ServerState, Params], ServerState]
 ) -> ServerOptimizer:
     """A server that keeps nothing for single clients and follows their mean update."""
-    parts = Parts(lambda state, updates, weights: ({}, updates, weights), step, lambda state, per_client: per_client)
-    return ServerOptimizer(init, _in_one(parts), lambda state, client: state.common["x"], parts)
+    parts = Parts(
+        turn=lambda state, updates, weights: ({}, updates),
+        follow=lambda state, steps, weights: ({}, steps, weights),
+        step=step,
+        spread=lambda state, per_client: per_client,
+    )
+    return _in_one(init, lambda state, client: state.common["x"], parts)
 
 
-def _in_one(parts: Parts) -> Callable[[ServerState, Params, jax.Array], ServerState]:
-    """The update of all clients at once."""
+_MEAN = mean()
+
+
+def _in_one(
+    init: Callable[[Params, int], ServerState],
+    broadcast: Callable[[ServerState, jax.Array | int], Params],
+    parts: Parts,
+    aggregate: Aggregate = _MEAN,
+) -> ServerOptimizer:
+    """The server that takes the updates of all clients at once."""
 
     def update(state: ServerState, updates: Params, weights: jax.Array) -> ServerState:
-        per_client, averaged, shares = parts.follow(state, updates, weights)
-        stepped = parts.step(state._replace(weight=known_weights(state, weights)), mean_update(averaged, shares))
+        turned, steps = parts.turn(state, updates, weights)
+        tamed = aggregate.tame(steps, weights)
+        per_client, averaged, shares = parts.follow(state._replace(per_client=turned), tamed, weights)
+        average = mean_update(averaged, aggregate.weigh(shares))
+        stepped = parts.step(state._replace(weight=known_weights(state, weights)), average)
         return stepped._replace(per_client=parts.spread(stepped, per_client))
 
-    return update
+    return ServerOptimizer(init, update, broadcast, parts, aggregate)
 
 
 def fed_avg_adaptive(
@@ -133,8 +160,9 @@ def fed_avg_adaptive(
 
     The common x is the weighted mean of all x_c; every `sync_every` rounds all x_c become it (rounds in which nobody's
     update counted are not counted). Each client receives its own x_c; one that does not answer keeps (x_c, v_c). A
-    client's weight is the last it answered with, and before that 1, or its windows where they are known and count.
-    (Wu et al. 2023; the paper's formula syncs every round, the authors' code every five.)
+    client's weight is the last it answered with, and before that 1, or its windows where they are known and count. The
+    aggregate tames the steps of those that answer. (Wu et al. 2023; the paper's formula syncs every round, the
+    authors' code every five.)
     """
 
     def init(shared: Params, num_clients: int) -> ServerState:
@@ -142,26 +170,31 @@ def fed_avg_adaptive(
         v = jax.tree.map(lambda x: jnp.full((num_clients, *x.shape), tau**2, x.dtype), shared)
         return _init(shared, num_clients)._replace(per_client={"x": x, "v": v})
 
-    def follow(state: ServerState, updates: Params, weights: jax.Array) -> tuple[dict[str, Params], Params, jax.Array]:
-        def answered(new: jax.Array, old: jax.Array) -> jax.Array:
-            return jnp.where((weights > 0).reshape(-1, *[1] * (new.ndim - 1)), new, old)
+    def answered(weights: jax.Array, new: Params, old: Params) -> Params:
+        return jax.tree.map(lambda n, o: jnp.where((weights > 0).reshape(-1, *[1] * (n.ndim - 1)), n, o), new, old)
 
+    def turn(state: ServerState, updates: Params, weights: jax.Array) -> tuple[dict[str, Params], Params]:
         x, v = state.per_client["x"], state.per_client["v"]
-        v = jax.tree.map(lambda v, d: answered(beta2 * v + (1 - beta2) * d**2, v), v, updates)
-        x = jax.tree.map(lambda x, v, d: answered(x + lr * d / (jnp.sqrt(v) + tau), x), x, v, updates)
-        return {"x": x, "v": v}, x, known_weights(state, weights)
+        v = answered(weights, jax.tree.map(lambda v, d: beta2 * v + (1 - beta2) * d**2, v, updates), v)
+        return {"x": x, "v": v}, jax.tree.map(lambda v, d: lr * d / (jnp.sqrt(v) + tau), v, updates)
 
-    def step(state: ServerState, mean: Params) -> ServerState:
-        return _next(state, common={"x": mean})
+    def follow(state: ServerState, steps: Params, weights: jax.Array) -> tuple[dict[str, Params], Params, jax.Array]:
+        x = state.per_client["x"]
+        x = answered(weights, jax.tree.map(lambda x, s: x + s, x, steps), x)
+        return {"x": x, "v": state.per_client["v"]}, x, known_weights(state, weights)
+
+    def step(state: ServerState, average: Params) -> ServerState:
+        return _next(state, common={"x": average})
 
     def spread(state: ServerState, per_client: dict[str, Params]) -> dict[str, Params]:
         is_sync = state.num_rounds % sync_every == 0
         x = jax.tree.map(lambda x, mean: jnp.where(is_sync, mean, x), per_client["x"], state.common["x"])
         return {"x": x, "v": per_client["v"]}
 
-    parts = Parts(follow, step, spread)
-    return ServerOptimizer(
-        init, _in_one(parts), lambda state, c: {n: rows[c] for n, rows in state.per_client["x"].items()}, parts
+    return _in_one(
+        init,
+        lambda state, c: {n: rows[c] for n, rows in state.per_client["x"].items()},
+        Parts(turn, follow, step, spread),
     )
 
 
@@ -172,6 +205,12 @@ SERVER_OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
     "fed_yogi": fed_yogi,
     "fed_avg_adaptive": fed_avg_adaptive,
 }
+
+
+def make_server(name: str, settings: Mapping[str, Any], aggregate: Aggregate) -> ServerOptimizer:
+    """A server optimizer by its name, with its settings and an aggregate."""
+    plain = SERVER_OPTIMIZERS[name](**settings)
+    return _in_one(plain.init, plain.broadcast, plain.parts, aggregate)
 
 
 def _init(shared: Params, num_clients: int) -> ServerState:

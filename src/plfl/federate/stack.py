@@ -1,10 +1,10 @@
 """A stack: many federations trained together, as more rows of one program.
 
 Federations of a stack share the model, the partition and the kind of client optimizer; they differ in data, seed, kind
-of server, and the settings of both optimizers, which are numbers in the program like any other. All clients train as
-rows; then each server takes its own clients' updates, federations with one kind of server side by side. Servers work on
-all shared params as one long row, since every name more would be compiled again for every kind of server. A federation
-in a stack has the numbers that it has alone.
+of server, aggregate, and the settings of both optimizers, which are numbers in the program like any other. All clients
+train as rows; then each server takes its own clients' updates, federations with one kind of server side by side.
+Servers work on all shared params as one long row, since every name more would be compiled again for every kind of
+server. A federation in a stack has the numbers that it has alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plfl.federate.aggregate import Aggregate
 from plfl.federate.client import CLIENT_OPTIMIZERS, ClientState, LocalTraining
 from plfl.federate.gate import Limits
 from plfl.federate.params import client_keys, personal_key, shared_key
 from plfl.federate.round import Answers, FederationState, choose_cohort, run_round
 from plfl.federate.rows import Rows
-from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, ServerState
+from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, ServerState, make_server
 from plfl.forecast.models import Params
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, stack_clients
@@ -37,6 +38,7 @@ class Member(NamedTuple):
     client_settings: Mapping[str, float]
     server: str
     server_settings: Mapping[str, float]
+    aggregate: Aggregate
 
 
 class StackState(NamedTuple):
@@ -47,9 +49,10 @@ class StackState(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Members with one kind of server and equally many clients; their rows stand together."""
+    """Members with one kind of server and aggregate and equally many clients; their rows stand together."""
 
     server: str
+    aggregate: Aggregate
     settings: dict[str, np.ndarray]
     """(members,) of the servers."""
     num_members: int
@@ -65,7 +68,7 @@ class _Block(NamedTuple):
 
     def make_server(self, settings: Mapping[str, Any]) -> ServerOptimizer:
         """The server with some settings."""
-        return SERVER_OPTIMIZERS[self.server](**settings)
+        return make_server(self.server, settings, self.aggregate)
 
     def split(self, rows: Any) -> Any:
         """Rows of all clients as (members, clients, ...)."""
@@ -92,20 +95,20 @@ class Stack:
     ) -> None:
         """Federations of one `training`, but for the settings of its optimizer (`client`), which are the members'."""
 
-        def place(k: int) -> tuple[str, int, int]:
+        def place(k: int) -> tuple[str, Aggregate, int, int]:
             member = members[k]
-            return member.server, member.task.panel.num_clients, member.num_asked
+            return member.server, member.aggregate, member.task.panel.num_clients, member.num_asked
 
         self.order = sorted(range(len(members)), key=place)
         """Which member comes when."""
         self.members = [members[k] for k in self.order]
         self.training, self.limits, self.is_weighted = training, limits, is_weighted
         self.blocks: list[_Block] = []
-        for (server, num_clients, num_asked), ks in groupby(self.order, key=place):
+        for (server, aggregate, num_clients, num_asked), ks in groupby(self.order, key=place):
             chosen = list(ks)
             settings = _stacked([members[k].server_settings for k in chosen])
             begin = self.blocks[-1].end if self.blocks else 0
-            self.blocks.append(_Block(server, settings, len(chosen), num_clients, num_asked, begin))
+            self.blocks.append(_Block(server, aggregate, settings, len(chosen), num_clients, num_asked, begin))
         keys = jnp.concatenate([client_keys(member.seed, member.task.panel.ids) for member in self.members])
         settings = _stacked([m.client_settings for m in self.members for _ in m.task.panel.ids])
         data = stack_clients([member.task for member in self.members])

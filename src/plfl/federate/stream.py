@@ -2,22 +2,26 @@
 
 Series and states of the clients are arrays of the host, in memory or in files (`plfl.data.scratch`). They pass through
 the devices a chunk at a time, and the next chunk is loaded while the devices compute. The cohort trains first; then the
-gate judges all answers together; then the good ones are added up, block by block. What comes out is what the resident
-engine computes, but for the rounding of that sum, and it does not depend on the chunk.
+gate judges all answers together; then the good ones pass the aggregate and are added up, block by block, or where an
+aggregate looks at every number by itself, some numbers of all clients at a time. What comes out is what the resident
+engine computes, but for the rounding of sums, and it does not depend on the chunk.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from plfl.data.scratch import Scratch, blocks, copy_rows, forget
+from plfl.federate.aggregate import average_pulled, pull, settle
 from plfl.federate.client import ClientState, LocalTraining
-from plfl.federate.gate import Limits, judge, measure, zero_rows
-from plfl.federate.params import client_keys, personal_key, shared_key
+from plfl.federate.gate import Limits, judge, measure, row_norms, zero_rows
+from plfl.federate.params import client_keys, join_rows, name_rows, personal_key, shared_key
 from plfl.federate.round import FederationState, RoundResult, choose_cohort
 from plfl.federate.rows import Slots
 from plfl.federate.server import ServerOptimizer, ServerState
@@ -27,6 +31,9 @@ from plfl.forecast.windows import Task, pad_origins
 
 _BLOCK = 1024
 """Updates that are added up at once; the same for all chunks, so that sums are the same."""
+_NUMBERS = 2**22
+"""Numbers that are sorted at once, at least a page of each client's: rows in files are read by pages."""
+_PAGE = 1024
 
 
 class Stream:
@@ -62,7 +69,9 @@ class Stream:
         """The cohort's, (asked, ...), in the order of clients."""
         self._compiled_chunk: Any = None
         self._predict = jax.jit(self._predict_chunk)
-        self._add_up = jax.jit(self._add_up_block)
+        self._turn, self._add_up = jax.jit(self._turn_block), jax.jit(self._add_up_block)
+        self._measure, self._total = jax.jit(_measure_block), jax.jit(_add_block)
+        self._settle = jax.jit(partial(settle, trim=server.aggregate.trim))
         self._step, self._spread = jax.jit(self._step_server), jax.jit(self.server.parts.spread)
         self._judge = jax.jit(judge, static_argnames="limits")
         self._choose = jax.jit(lambda keys, at: choose_cohort(jax.random.wrap_key_data(keys), at, num_asked))
@@ -194,8 +203,9 @@ class Stream:
         is_run = (np.diff(index) == 1).all()
         series = task.series[index[0] : index[-1] + 1] if is_run else task.series[index]  # a run needs no copy
         ends = task.bounds[index, 1].astype(np.int32)
-        placed = self._put_rows((series, task.zone_of_client[index], task.statics[index], origins, counts, ends))
-        forget(task.series)
+        facts = (task.zone_of_client[index], task.statics[index], origins, counts, ends, task.was_read(index))
+        placed = self._put_rows((series, *facts))
+        forget(task.series, task.panel.load)
         return ClientData(placed[0], self.calendar, *placed[1:])
 
     def _take(self, rows: Any, index: np.ndarray) -> Any:
@@ -243,23 +253,84 @@ class Stream:
         keeps_rows = bool(jax.tree.leaves(server.per_client))
         place = np.full(self.num_clients, -1)
         place[asked] = np.arange(len(asked))
+        if keeps_rows:
+            self._turn_updates(server, asked, weights)
+        center, kept = self._tame(weights[asked])
+        weight = np.where(weights > 0, weights, server.weight)
+        shares = np.asarray(self.server.aggregate.weigh(self._put(weight if keeps_rows else weights)))
         clients = np.arange(self.num_clients) if keeps_rows else asked
         parts = blocks(len(clients), _BLOCK)
         size = min(_BLOCK, len(clients))
         sums = self._put((jax.tree.map(lambda a: np.zeros(a.shape[1:], a.dtype), self.updates), np.float32(0)))
         for part in parts:
             index = clients[part]
-            rows = self._block((server.per_client, server.weight, weights), index, size)
-            updates = self._block(self.updates, place[index], size)
-            own = server._replace(per_client=rows[0], weight=rows[1])
-            per_client, sums = self._add_up(own, updates, rows[2], sums)
+            per_client, *numbers = self._block((server.per_client, server.weight, weights, shares), index, size)
+            steps, part_kept = self._block((self.updates, kept), place[index], size)
+            own = server._replace(per_client=per_client, weight=numbers[0])
+            per_client, sums = self._add_up(own, steps, (center, part_kept), *numbers[1:], sums)
             self._store(server.per_client, index, per_client)
         stepped = self._step(server._replace(per_client={}, weight=self._put(np.zeros(0, np.float32))), sums)
         for part in parts if keeps_rows else ():
             index = clients[part]
             self._store(server.per_client, index, self._spread(stepped, self._block(server.per_client, index, size)))
-        weight = np.where(weights > 0, weights, server.weight)
         return stepped._replace(per_client=server.per_client, weight=weight)
+
+    def _turn_updates(self, server: ServerState, asked: np.ndarray, weights: np.ndarray) -> None:
+        """Put steps in the place of updates, and keep what the server keeps of them."""
+        size = min(_BLOCK, len(asked))
+        for part in blocks(len(asked), _BLOCK):
+            index = np.arange(part.start, part.stop)
+            updates, given = self._block((self.updates, weights[asked]), index, size)
+            own = server._replace(per_client=self._block(server.per_client, asked[part], size), weight=given)
+            per_client, steps = self._turn(own, updates, given)
+            self._store(server.per_client, asked[part], per_client)
+            self._store(self.updates, index, steps)
+
+    def _turn_block(self, server: ServerState, updates: Params, weights: jax.Array) -> tuple[dict[str, Params], Params]:
+        return self.server.parts.turn(server, zero_rows(updates, weights > 0), weights)
+
+    def _tame(self, weights: np.ndarray) -> tuple[jax.Array, np.ndarray]:
+        """`Aggregate.tame` of the cohort's steps, with weights (asked,): where to, and how far, each is to be pulled.
+
+        Where numbers are looked at one by one, steps are changed in place instead.
+        """
+        aggregate, size = self.server.aggregate, min(_BLOCK, len(weights))
+        num_numbers = sum(int(np.prod(rows.shape[1:])) for rows in self.updates.values())
+        if aggregate.trim:
+            self._settle_numbers(weights)
+        if not aggregate.passes or not num_numbers:
+            return self._put(np.zeros(num_numbers, np.float32)), np.ones_like(weights)
+        counted = aggregate.weigh(self._put(weights))
+        index = [np.arange(part.start, part.stop) for part in blocks(len(weights), _BLOCK)]
+
+        def measure(center: jax.Array) -> jax.Array:
+            found = [self._measure(*self._block((self.updates, weights), rows, size), center) for rows in index]
+            return self._put(jnp.concatenate(found)[: len(weights)])
+
+        def average(center: jax.Array, kept: jax.Array) -> jax.Array:
+            shares = np.asarray(counted * kept)
+            total = self._put(np.zeros(num_numbers, np.float32))
+            for rows in index:
+                total = self._total(*self._block((self.updates, shares), rows, size), total)
+            return average_pulled(total, counted, center, kept)
+
+        center, kept = aggregate.clip(num_numbers, counted, measure, average)
+        return self._put(center), np.asarray(kept)
+
+    def _settle_numbers(self, weights: np.ndarray) -> None:
+        """`settle`, in place, some numbers of all clients at a time, spread over the devices."""
+        counted = self._put(self.server.aggregate.weigh(self._put(weights)))
+        by_number = NamedSharding(self.rows.mesh, PartitionSpec(None, "clients"))
+        for rows in self.updates.values():
+            flat = rows.reshape(len(rows), -1)
+            num = min(max(_PAGE, _NUMBERS // len(rows)), flat.shape[1])
+            width = -(-num // self.rows.mesh.size) * self.rows.mesh.size
+            for part in blocks(flat.shape[1], num):
+                some = np.zeros((len(flat), width), flat.dtype)
+                some[:, : part.stop - part.start] = flat[:, part]
+                settled = self._settle(jax.device_put(some, by_number), counted)
+                flat[:, part] = np.asarray(settled)[:, : part.stop - part.start]
+                forget(rows)
 
     def _block(self, rows: Any, index: np.ndarray, size: int) -> Any:
         """Some rows and zeros up to a size; -1 is nobody's row."""
@@ -273,10 +344,19 @@ class Stream:
         return self._put(jax.tree.map(take, rows))
 
     def _add_up_block(
-        self, server: ServerState, updates: Params, weights: jax.Array, sums: tuple[Params, jax.Array]
+        self,
+        server: ServerState,
+        steps: Params,
+        pulled: tuple[jax.Array, jax.Array],
+        weights: jax.Array,
+        shares: jax.Array,
+        sums: tuple[Params, jax.Array],
     ) -> tuple[dict[str, Params], tuple[Params, jax.Array]]:
-        """What the server keeps for each client of a block, and the sums with theirs."""
-        per_client, averaged, shares = self.server.parts.follow(server, zero_rows(updates, weights > 0), weights)
+        """What the server keeps for each client of a block, and the sums with theirs, by their shares."""
+        steps = zero_rows(steps, weights > 0)
+        if self.server.aggregate.passes and steps:
+            steps = name_rows(pull(join_rows(steps), *pulled), steps)
+        per_client, averaged, _ = self.server.parts.follow(server, steps, weights)
         with jax.default_matmul_precision("highest"):
             added = {name: sums[0][name] + jnp.tensordot(shares, value, axes=1) for name, value in averaged.items()}
         return per_client, (added, sums[1] + shares.sum())
@@ -317,3 +397,14 @@ class Stream:
         origins: jax.Array,
     ) -> jax.Array:
         return self.rows.predict(self._broadcast(common, per_client), clients, data, origins)
+
+
+def _measure_block(steps: Params, weights: jax.Array, center: jax.Array) -> jax.Array:
+    """How far from a centre each good row of a block is (block,)."""
+    return row_norms(join_rows(zero_rows(steps, weights > 0)) - center)
+
+
+def _add_block(steps: Params, shares: jax.Array, total: jax.Array) -> jax.Array:
+    """A total with the good rows of a block, by their shares."""
+    with jax.default_matmul_precision("highest"):
+        return total + jnp.tensordot(shares, join_rows(zero_rows(steps, shares > 0)), axes=1)

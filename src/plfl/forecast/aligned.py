@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+_DAY = 86_400
 _AROUND_DAY = (-60, -30, -15, 0, 15, 30, 60)
 _AROUND_WEEK = (-30, -15, 0, 15, 30)
 _PATH = (15, 30, 60, 120, 180, 240, 360)
@@ -38,7 +39,7 @@ _FIRST_SWING, _LEAST_SWING = 0.5, 0.05
 class Layout(NamedTuple):
     """Which readings are looked at, in intervals of the data."""
 
-    minutes: int
+    seconds: int
     """The interval."""
     lookback: int
     around_day: tuple[int, ...]
@@ -55,7 +56,7 @@ class Layout(NamedTuple):
     @property
     def day(self) -> int:
         """Intervals per day."""
-        return 24 * 60 // self.minutes
+        return _DAY // self.seconds
 
     @property
     def num_features(self) -> int:
@@ -72,7 +73,7 @@ class Layout(NamedTuple):
 
 
 def make_layout(
-    minutes: int,
+    seconds: int,
     lookback: int,
     num_days: int,
     num_covariates: int,
@@ -80,20 +81,20 @@ def make_layout(
     *,
     has_lags: bool = True,
 ) -> Layout:
-    """The layout for data of an interval in minutes.
+    """The layout for data of an interval in seconds that divides a day.
 
-    >>> make_layout(60, 6, 28, 0).around_day
+    >>> make_layout(3600, 6, 28, 0).around_day
     (-1, 0, 1)
     """
 
     def steps(offsets: Sequence[int], longest: int) -> tuple[int, ...]:
-        found = {round(offset / minutes) for offset in offsets if offset % minutes == 0}
+        found = {60 * offset // seconds for offset in offsets if 60 * offset % seconds == 0}
         return tuple(sorted(step for step in found if abs(step) <= longest))
 
-    day = 24 * 60 // minutes
+    day = _DAY // seconds
     path = steps(_PATH, lookback) or (1,)
     return Layout(
-        minutes,
+        seconds,
         lookback,
         steps(_AROUND_DAY, day),
         steps(_AROUND_WEEK, day),
@@ -149,9 +150,9 @@ class Series(NamedTuple):
         return self.calendars[self.zone]
 
 
-def find_swings(load: np.ndarray, minutes: int) -> np.ndarray:
+def find_swings(load: np.ndarray, seconds: int) -> np.ndarray:
     """The swing (time,) at each time of a scaled load: its mean change within an hour over the last two weeks."""
-    hour, day = max(1, 60 // minutes), 24 * 60 // minutes
+    hour, day = max(1, 3600 // seconds), _DAY // seconds
     changes = np.full(len(load), np.nan)
     changes[hour:] = np.abs(load[hour:].astype(np.float64) - load[:-hour])
     is_known = np.isfinite(changes)
@@ -235,7 +236,7 @@ def _calendar(xp: Any, series: Series, layout: Layout, targets: Any) -> Any:
 def _weather(xp: Any, series: Series, layout: Layout, origins: Any, leads: Any) -> Any:
     """Of each covariate: its value at the origin, its change in the last hour, and from the origin to a day before the
     target; and up to the target where it is known."""
-    hour = max(1, round(60 / layout.minutes))
+    hour = max(1, round(3600 / layout.seconds))
     targets = origins + leads
     times = xp.concatenate([origins, origins - hour, xp.minimum(targets - layout.day, origins)], axis=-1)
     rows = series.covariates[xp.clip(times, 0, None)]  # (batch, 3, covariates)
@@ -249,7 +250,7 @@ def _weather(xp: Any, series: Series, layout: Layout, origins: Any, leads: Any) 
 
 def _lead(xp: Any, layout: Layout, leads: Any) -> Any:
     """The lead as a share of a day, and as bumps over its logarithm."""
-    quarters = leads.astype(np.float32) * np.float32(layout.minutes / 15)
+    quarters = leads.astype(np.float32) * np.float32(layout.seconds / 900)
     bumps = xp.exp(-(((xp.log2(quarters) - _LEAD_CENTRES) / _LEAD_WIDTH) ** 2) / 2)
     return xp.concatenate([leads.astype(np.float32) / layout.day, bumps], axis=-1)
 

@@ -38,7 +38,7 @@ from plfl.storage import digest, file_name, put_in_place, read_arrays, write_arr
 if TYPE_CHECKING:
     from plfl.data.sources import Loaded
 
-FORMAT = 2
+FORMAT = 3
 """Counts up whenever files of an earlier version can no longer be read."""
 FOLDER = "models"
 """Of a run's folder."""
@@ -79,7 +79,7 @@ class Forecast:
     """UTC; the first interval that could be forecast begins here."""
     begins: np.ndarray
     """(points,) datetime64[s] UTC."""
-    minutes: int
+    seconds: int
     """Length of an interval."""
     zone: str
     model_version: str
@@ -99,24 +99,22 @@ class Forecast:
 
     def points(self) -> list[dict[str, Any]]:
         """Each interval with all that belongs to it."""
-        middle, hours = self.levels.index(0.5), self.minutes / 60
-        length = np.timedelta64(self.minutes, "m")
+        middle, hours = self.levels.index(0.5), self.seconds / 3600
+        length = np.timedelta64(self.seconds, "s")
         return [
             {
                 "meter": self.meter,
                 "issued_at": self._local(self.issued_at),
                 "begin": self._local(begin),
                 "end": self._local(begin + length),
-                "begin_utc": _utc(begin),
-                "end_utc": _utc(begin + length),
+                "begin_utc": self._utc(begin),
+                "end_utc": self._utc(begin + length),
                 "unit": UNIT,
                 "model_version": self.model_version,
                 "quality": quality,
-                "energy_kwh": round(float(row[middle]), 6),
-                "mean_power_kw": round(float(row[middle]) / hours, 6),
-                "quantiles": {
-                    f"{level:g}": round(float(value), 6) for level, value in zip(self.levels, row, strict=True)
-                },
+                "energy_kwh": _rounded(row[middle]),
+                "mean_power_kw": _rounded(row[middle] / hours),
+                "quantiles": {f"{level:g}": _rounded(value) for level, value in zip(self.levels, row, strict=True)},
             }
             for begin, quality, row in zip(self.begins, self.qualities, self.energy, strict=True)
         ]
@@ -126,8 +124,8 @@ class Forecast:
         return {
             "meter": self.meter,
             "issued_at": self._local(self.issued_at),
-            "issued_at_utc": _utc(self.issued_at),
-            "interval_minutes": self.minutes,
+            "issued_at_utc": self._utc(self.issued_at),
+            "interval_minutes": self.seconds / 60 if self.seconds % 60 else self.seconds // 60,
             "unit": UNIT,
             "model_version": self.model_version,
             "quality": self.quality,
@@ -149,11 +147,17 @@ class Forecast:
 
     def _local(self, time: np.datetime64) -> str:
         seconds = int(time.astype("datetime64[s]").astype(np.int64))
-        return datetime.fromtimestamp(seconds, load_zone(self.zone)).isoformat(timespec="minutes")
+        shown = "seconds" if self.seconds % 60 else "minutes"
+        return datetime.fromtimestamp(seconds, load_zone(self.zone)).isoformat(timespec=shown)
+
+    def _utc(self, time: np.datetime64) -> str:
+        unit = "s" if self.seconds % 60 else "m"
+        return f"{time.astype(f'datetime64[{unit}]')}Z"
 
 
-def _utc(time: np.datetime64) -> str:
-    return f"{time.astype('datetime64[m]')}Z"
+def _rounded(value: float) -> float:
+    """As many digits as float32 holds, however small the load is."""
+    return float(f"{value:.7g}")
 
 
 @dataclass(frozen=True)
@@ -180,13 +184,15 @@ class ClientModel:
     """Whether the load can be negative."""
     median: float
     """kWh per interval, of the training part."""
+    trained_from: np.datetime64
+    """UTC; no earlier reading was used."""
     trained_until: np.datetime64
     """UTC; no later reading was used."""
 
     @property
     def interval(self) -> np.timedelta64:
         """Of the readings and of the forecast."""
-        return np.timedelta64(self.view.layout.minutes, "m")
+        return np.timedelta64(self.view.layout.seconds, "s")
 
     @property
     def future(self) -> tuple[str, ...]:
@@ -213,6 +219,7 @@ class ClientModel:
             "max_gap": self.max_gap,
             "may_export": self.may_export,
             "median": self.median,
+            "trained_from": str(self.trained_from),
             "trained_until": str(self.trained_until),
         }
         return {"format": str(FORMAT), "plfl": __version__, "client": self.client, MODEL: json.dumps(model)}
@@ -251,6 +258,7 @@ class ClientModel:
             max_gap=model["max_gap"],
             may_export=model["may_export"],
             median=model["median"],
+            trained_from=np.datetime64(model["trained_from"]),
             trained_until=np.datetime64(model["trained_until"]),
         )
 
@@ -291,11 +299,11 @@ class ClientModel:
             meter=self.client,
             issued_at=now.issued_at,
             begins=now.issued_at + (asked - 1) * self.interval.astype("timedelta64[s]"),
-            minutes=self.view.layout.minutes,
+            seconds=self.view.layout.seconds,
             zone=self.zone,
             model_version=self.version,
             levels=self.view.quantiles or (0.5,),
-            energy=energy if self.may_export else np.maximum(energy, 0.0),
+            energy=energy,
             qualities=tuple(qualities),
             warnings=tuple(warnings),
         )
@@ -329,7 +337,7 @@ class ClientModel:
         """Why the model cannot be asked about readings up to the last one."""
         if not len(read):
             return _NONE
-        recent = read[-max(1, STUCK_HOURS * 60 // self.view.layout.minutes) :]
+        recent = read[-max(1, STUCK_HOURS * 3600 // self.view.layout.seconds) :]
         recent = recent[np.isfinite(recent)]
         if len(recent) > self.view.lookback and (recent == recent[-1]).all():
             return _FLAT
@@ -440,7 +448,7 @@ def deploy(
     begin, validation, test = task.bounds[row][:3]
     own = {name: np.array(array) for name, array in params.items()}
     country = _name_holidays(view.holidays, panel.zones[row], panel.start)
-    trained_until = (panel.start + test * panel.interval).astype("datetime64[s]")
+    trained_from, trained_until = ((panel.start + at * panel.interval).astype("datetime64[s]") for at in (begin, test))
     years = _year(panel.start) - 1, _year(trained_until) + _HOLIDAY_YEARS
     return ClientModel(
         client=panel.ids[row],
@@ -456,6 +464,7 @@ def deploy(
         max_gap=count_intervals(config.max_gap, panel.interval, "max_gap"),
         may_export=task.may_export(row),
         median=float(np.nanmedian(panel.load[row, begin:validation])),
+        trained_from=trained_from,
         trained_until=trained_until,
     )
 
@@ -563,20 +572,33 @@ def forecast_client(
     values = _table_settings(settings or {})
     issued_at = None if at is None else _parse_time(at, model.zone)
     config = read_config(place / "config.toml") if (place / "config.toml").is_file() else None
-    from plfl.data.sources import load_sources
+    from plfl.data.sources import Asked, load_sources
 
+    known = Asked(until=issued_at, keeps_covariates=bool(model.future))  # and nothing later is looked at
     if data is None:
         if config is None or GIVEN in config.data:
             raise BadInput(f"{place} has no data of its own; give the meter's recent readings: --data readings.csv")
-        loaded = load_sources(config.data, Config(**config.model_dump() | values), only=model.client)
+        known = replace(known, client=model.client)
+        loaded = load_sources(config.data, Config(**config.model_dump() | values), asked=known)
     else:
         kept = {name: getattr(config, name) for name in _KEPT} if config else {}
         asked = Config(**kept | {"timezone": model.zone} | values)
         # a meter that stands still is judged by the model
-        loaded = load_sources([data], asked.model_copy(update={"ignore": (*asked.ignore, "PLF207")}))
+        loaded = load_sources([data], asked.model_copy(update={"ignore": (*asked.ignore, "PLF207")}), asked=known)
     if is_own and loaded.panel is not None and len(loaded.panel.ids) == 1:
         loaded = replace(loaded, panel=replace(loaded.panel, ids=(model.client,)))
+    if (data is None or is_own) and loaded.panel is not None:
+        loaded = replace(loaded, panel=_since(loaded.panel, model.trained_from))
     return _forecast_from(model, loaded, data, issued_at, is_unit_said="unit" in values or "unit=" in (data or ""))
+
+
+def _since(panel: Panel, begin: np.datetime64) -> Panel:
+    """The panel as the run saw it: what lies before the training part does not exist."""
+    is_old = panel.times() < begin
+    if not is_old.any():
+        return panel
+    load = np.where(is_old, np.float32(np.nan), panel.load)
+    return replace(panel, load=load, covariates=np.where(is_old[:, None], np.float32(np.nan), panel.covariates))
 
 
 def _table_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -594,7 +616,15 @@ def _parse_time(text: str, zone: str) -> np.datetime64:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise BadInput(f"--at {text!r} is not a time; write ISO 8601, such as 2018-12-24T18:00 or ...T18:00Z") from None
-    time = time if time.tzinfo else time.replace(tzinfo=load_zone(zone))
+    if time.tzinfo is None:
+        local = time.replace(tzinfo=load_zone(zone))
+        back = local.astimezone(UTC).astimezone(local.tzinfo)
+        if back.replace(tzinfo=None) != time:
+            raise BadInput(
+                f"--at {text!r} is no time in {zone}, whose clocks skip that hour; write {back:%Y-%m-%dT%H:%M}, or a "
+                f"time with its offset, such as {back.isoformat(timespec='minutes')}"
+            )
+        time = local
     return np.datetime64(time.astimezone(UTC).replace(tzinfo=None), "s")
 
 

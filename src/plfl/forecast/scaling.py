@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+_OUTLIER = 20
+"""Times the distance from the median that 99 of 100 readings keep to; of 656 meters, none goes beyond 14."""
+
 
 @dataclass(frozen=True)
 class Scaler:
@@ -24,8 +27,9 @@ class Scaler:
         return np.asarray((load - self.load_mean) / self.load_sd, np.float32)
 
     def unscale_load(self, scaled: np.ndarray) -> np.ndarray:
-        """From the model's scale back to kWh."""
-        return np.asarray(scaled, np.float64) * self.load_sd + self.load_mean
+        """From the model's scale back to kWh; what zero was scaled to is exactly zero, not zero but for rounding."""
+        energy = np.asarray(scaled, np.float64) * self.load_sd + self.load_mean
+        return np.where(np.asarray(scaled) == self.scale_load(np.zeros(())), 0.0, energy)
 
     def scale_covariates(self, covariates: np.ndarray) -> np.ndarray:
         """(time, covariates) in the units of their own training part."""
@@ -46,15 +50,26 @@ def fit_scaler(load: np.ndarray, covariates: np.ndarray, *, is_robust: bool = Fa
     """The scaler of a training part: load (time,), covariates (time, covariates); unknown values do not count.
 
     A robust one has the median of the load for its mean, and the distance of its 10th and 90th percentile for its
-    standard deviation (but at least half of the latter: a load may stand still for nine tenths of the time).
+    standard deviation (but at least half of the latter, without outliers: a load may stand still for nine tenths of
+    the time).
     """
-    mean, sd = _mean_and_sd(np.asarray(load, np.float64)[:, None])
+    values = np.asarray(load, np.float64)
+    mean, sd = _mean_and_sd(values[:, None])
     if is_robust:
-        low, middle, high = np.nanpercentile(np.asarray(load, np.float64), (10, 50, 90))
+        low, middle, high = np.nanpercentile(values, (10, 50, 90))
         mean = np.array([middle]).astype(np.float32).astype(np.float64)
+        if (is_outlier := _find_outliers(values, middle)).any():
+            sd = _mean_and_sd(values[~is_outlier, None])[1]
         sd = np.maximum(sd / 2, high - low).astype(np.float32).astype(np.float64)
     covariate_mean, covariate_sd = _mean_and_sd(np.asarray(covariates, np.float64))
     return Scaler(float(mean[0]), float(sd[0]), covariate_mean, covariate_sd)
+
+
+def _find_outliers(values: np.ndarray, middle: float) -> np.ndarray:
+    """Which of the values are far beyond all but a hundredth of them."""
+    distance = np.abs(values - middle)
+    usual = np.nanpercentile(distance, 99, method="lower")
+    return distance > _OUTLIER * usual if usual > 0 else np.zeros(len(values), bool)
 
 
 def _mean_and_sd(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

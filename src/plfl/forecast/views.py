@@ -49,6 +49,9 @@ class ClientData(NamedTuple):
     """() how many of them are real."""
     end: Array
     """() the first time after the training part."""
+    was_read: Array
+    """(time,) whether the load is a reading, and not filled; (0,) where the view asks for no other targets than those
+    by which windows are found."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class Aligned:
     @property
     def num_short(self) -> int:
         """The longest lead of the short band, in intervals."""
-        return max(1, SHORT_MINUTES // self.layout.minutes)
+        return max(1, 60 * SHORT_MINUTES // self.layout.seconds)
 
     @property
     def bands(self) -> tuple[str, ...]:
@@ -182,7 +185,7 @@ class Aligned:
 
     def derive(self, series: np.ndarray) -> None:
         """Fill in the last column of a series (time, 1 + covariates + 1): the swing."""
-        series[:, -1] = aligned.find_swings(series[:, 0], self.layout.minutes) if self.has_swing else 1
+        series[:, -1] = aligned.find_swings(series[:, 0], self.layout.seconds) if self.has_swing else 1
 
     def units(self, data: ClientData, origins: np.ndarray) -> np.ndarray:
         """What changes from these origins (windows,) are counted in."""
@@ -228,7 +231,7 @@ class Aligned:
 
     def cut(self, data: ClientData, windows: tuple["jax.Array", "jax.Array"]) -> tuple[tuple[Inputs, ...], "jax.Array"]:
         """Inputs by band, and the changes (batch,) up to the targets, in units of the swing; NaN where a target is
-        unknown or too late."""
+        no reading or too late."""
         import jax.numpy as jnp
 
         from plfl.forecast.lookback import cut_days
@@ -241,7 +244,8 @@ class Aligned:
             found.append(aligned.cut(jnp, series, self.layout, origins[begin:end], leads[begin:end], cut_days))
             begin = end
         times = origins + leads
-        reached = jnp.where(times < data.end, jnp.asarray(series.load)[times], jnp.nan)
+        is_target = (times < data.end) & jnp.asarray(data.was_read)[times]
+        reached = jnp.where(is_target, jnp.asarray(series.load)[times], jnp.nan)
         return tuple(found), (reached - self._base(jnp, series, origins)) / jnp.asarray(series.swing)[origins]
 
     def _base(self, xp: Any, series: Series, origins: Any) -> Any:
@@ -310,14 +314,14 @@ def make_view(panel: Panel, config: Config) -> View:
                 "take the recipe forecast"
             )
         return Plain(lookback, count_intervals(config.horizon, panel.interval, "horizon"))
-    minutes = int(panel.interval / np.timedelta64(1, "m"))
     last = count_intervals(furthest or config.horizon, panel.interval, "horizon")
     ahead = [_place(panel, name) for name in config.future]
     layout = aligned.make_layout(
-        minutes, lookback, config.days, len(panel.covariate_names), ahead, has_lags=config.lags
+        panel.seconds, lookback, config.days, len(panel.covariate_names), ahead, has_lags=config.lags
     )
-    scored = min(last, max(1, SHORT_MINUTES // minutes)) if furthest else last
-    leads = {scored, last, 1, *(m // minutes for m in _SCORED_MINUTES if m % minutes == 0)} if furthest else {last}
+    scored = min(last, max(1, 60 * SHORT_MINUTES // panel.seconds)) if furthest else last
+    steps = (60 * m // panel.seconds for m in _SCORED_MINUTES if 60 * m % panel.seconds == 0)
+    leads = {scored, last, 1, *steps} if furthest else {last}
     return Aligned(
         layout=layout,
         horizon=scored,

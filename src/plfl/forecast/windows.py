@@ -2,7 +2,8 @@
 
 A window with origin t has the inputs at t - lookback + 1 .. t and the target at t + horizon. Origin and target lie
 in one part (training, validation or test, in this order of time); inputs may reach back into an earlier part, never
-forward. Origin and target are real readings; inputs may be filled over a short gap and never touch a long one.
+forward. Origin and targets are real readings, of every lead; inputs may be filled over a short gap and never touch a
+long one. Since the origin was read, both ends of such a gap are known there: what is filled crosses no part either.
 Windows are never materialised: `ClientData` keeps the scaled series and the origins, a `View` cuts batches from it.
 """
 
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plfl.config import Config, count_intervals
+from plfl.data.detectors import is_steady
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
 from plfl.data.scratch import Scratch, forgetting
@@ -122,7 +124,17 @@ class Task:
             origins,
             np.asarray(len(origins), np.int32),
             np.asarray(self.bounds[row][1], np.int32),
+            self.was_read([row])[0],
         )
+
+    def was_read(self, rows: slice | Sequence[int] | np.ndarray = slice(None)) -> np.ndarray:
+        """(rows, time) where some clients' loads are readings; (rows, 0) if the view does not ask."""
+        load = self.panel.load[rows]
+        return np.isfinite(load) if self.view.marks_unknown else np.zeros((len(load), 0), bool)
+
+    def read_load(self, row: int) -> np.ndarray:
+        """(time,) a client's scaled load, NaN where it was not read: what a forecast may be held against."""
+        return np.where(np.isfinite(self.panel.load[row]), self.series[row][:, 0], np.float32(np.nan))
 
     @property
     def num_windows(self) -> np.ndarray:
@@ -234,13 +246,14 @@ def stack_clients(tasks: Sequence[Task]) -> ClientData:
         origins=origins,
         num_windows=counts,
         end=np.concatenate([task.bounds[:, 1] for task in tasks]).astype(np.int32),
+        was_read=np.concatenate([_lengthened(task.was_read(), num_times) for task in tasks]),
     )
 
 
 def _lengthened(rows: np.ndarray, num_times: int) -> np.ndarray:
     """(rows, time, ...) with zeros at the end; no window reaches there."""
     missing = num_times - rows.shape[1]
-    return np.pad(rows, [(0, 0), (0, missing), (0, 0)]) if missing else rows
+    return np.pad(rows, [(0, 0), (0, missing), *[(0, 0)] * (rows.ndim - 2)]) if missing else rows
 
 
 def pad_origins(origins: Sequence[np.ndarray], width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -337,8 +350,8 @@ def _why_refused(
             needed = _shortest(panel, config)
             detail += f"; {needed:,} readings without gaps ({needed / panel.steps_per_day:.1f} days) are enough"
         return Finding("PLF109", 1, place, detail)
-    train = panel.load[row, bounds[0] : bounds[1]]
-    if np.nanmax(train) == np.nanmin(train):
+    train = panel.load[row, bounds[0] : bounds[1]].astype(np.float64)
+    if is_steady(train[np.isfinite(train)]):
         detail = f"its load never changes in the training part (always {np.nanmax(train):g} kWh)"
         return Finding("PLF206", 1, place, detail)
     return None

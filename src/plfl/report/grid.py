@@ -19,6 +19,8 @@ from plfl.report.tables import key
 
 AS_IT_IS = "the recipe as it is"
 """The name of a point at which nothing is changed."""
+WINNER = "the winner"
+"""Who is followed through the folds of a grid without personalization levels."""
 MAX_POINTS = 5
 """Contenders of a grid without personalization levels."""
 _LEVELS = {
@@ -122,6 +124,11 @@ class StoredStudy:
         labels = label_sources([source["name"] for source in stored])
         return [self._source(k, label, stored[k]) for k, label in enumerate(labels)]
 
+    @cached_property
+    def folds(self) -> list["StoredStudy"]:
+        """Every fold as a study of its own, in the order of time."""
+        return [StoredStudy(self.result | part | {"folds": []}) for part in self.result["folds"]]
+
     def _source(self, index: int, label: str, stored: dict[str, Any]) -> Source:
         rows: dict[str, list[int]] = {}
         for k, run in enumerate(self.runs):
@@ -195,6 +202,17 @@ class StoredStudy:
             own = [p for p in source.points if all(as_key(p.values.get(axis)) == key for axis, key in keys.items())]
             found += [(fixed, own)] if own else []
         return found
+
+    def through_time(self, source: Source) -> dict[str, list[Contender | None]]:
+        """Who stands for what on the single split, and then in each fold, chosen there anew.
+
+        Of a grid without levels it is the winner alone.
+        """
+        own = [source, *(fold.sources[source.index] for fold in self.folds)]
+        if not self.has_levels:
+            return {WINNER: [one.focus for one in own]}
+        found = [{contender.short: contender for contender in one.contenders} for one in own]
+        return {short: [one.get(short) for one in found] for short, _ in map(name_level, self.grid["personal"])}
 
     def scores(self, contender: Contender, ids: Sequence[str]) -> np.ndarray:
         """Test MASE, (seeds, clients); NaN where undefined."""

@@ -33,12 +33,14 @@ _TRAINED = ("lightgbm", "local", "fl", "fl_finetuned")
 """Those that `--baselines all` adds and that everyone asks about."""
 
 
-def read_minutes(lead: str) -> int:
+def read_minutes(lead: str) -> float:
     """A lead's name as minutes.
 
-    >>> read_minutes("15min"), read_minutes("24h")
-    (15, 1440)
+    >>> read_minutes("15min"), read_minutes("24h"), read_minutes("90s")
+    (15, 1440, 1.5)
     """
+    if lead.endswith("s"):
+        return int(lead.removesuffix("s")) / 60
     return int(lead.removesuffix("min")) if lead.endswith("min") else 60 * int(lead.removesuffix("h"))
 
 

@@ -16,7 +16,7 @@ from plfl.report.plot import nice_ticks, thin
 from plfl.report.tables import DASH, MAX_ROWS, Cell, amount, behind, count, mean_cell, mean_of, number, ratio, table
 
 _MAX_LOAD_ROWS = 240
-_SIGNS = "■●◆▼○"
+SIGNS = "■●◆▼○"
 _AXES = {"client": "client optimizer", "server": "server optimizer", "personal": "personalization"}
 _MAX_OPEN_ROWS = 60
 _MEBIBIT = 2**20 / 8  # bytes
@@ -46,15 +46,20 @@ def _trio(figures: Sequence[str]) -> str:
     return f'<div class="trio">{"".join(figures)}</div>'
 
 
-def _figure(title: str, chart: str, behind_it: str, caption: str = "") -> str:
+def figure(title: str, chart: str, behind_it: str, caption: str = "") -> str:
+    """A chart with its title and the table behind it."""
     words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return f"<figure><h3>{escape(title)}</h3>{words}{chart}{behind_it}</figure>"
 
 
-def _style(contender: Contender, contenders: Sequence[Contender]) -> int:
-    """The number of its colour and mark: P1, P2, P3 keep theirs."""
+def style(name: str, names: Sequence[str]) -> int:
+    """The number of a contender's colour and mark: P1, P2, P3 keep theirs."""
     known = {"P1": 0, "P2": 1, "P3": 2}
-    return known.get(contender.short, contenders.index(contender) % len(_SIGNS))
+    return known.get(name, names.index(name) % len(SIGNS))
+
+
+def _style(contender: Contender, contenders: Sequence[Contender]) -> int:
+    return style(contender.short, [one.short for one in contenders])
 
 
 def _legend(study: StoredStudy) -> str:
@@ -64,7 +69,7 @@ def _legend(study: StoredStudy) -> str:
         for contender in source.contenders:
             k, words = _style(contender, source.contenders), contender.name if study.has_levels else contender.short
             items[words] = (
-                f'<span class="pen l{k}"><span class="sign">{_SIGNS[k]}</span> {escape(words)} '
+                f'<span class="pen l{k}"><span class="sign">{SIGNS[k]}</span> {escape(words)} '
                 f'<svg class="key-line" aria-hidden="true"><path class="curve l{k}" d="M1 4H31"/></svg></span> '
             )
     return "".join(items.values())
@@ -89,14 +94,14 @@ def _loads(source: Source, most: int) -> str:
         numbers = [
             Cell(number(client[field]), path) for field, path in zip(("load_mean", "load_sd"), paths, strict=True)
         ]
-        cells.append([client["id"], _left(client["zone"] or DASH), *numbers])
+        cells.append([client["id"], left(client["zone"] or DASH), *numbers])
     means = [client["load_mean"] for _, client in stored if client["load_mean"]]
     label = f"Mean and standard deviation of the load of {len(rows)} clients of {source.label}"
     label += f", means from {number(min(means))} to {number(max(means))} kWh." if means else "."
     chart = log_rows(thin(rows, _MAX_LOAD_ROWS), label=label)
     head = ["client", "time zone", "mean", "standard deviation"]
     caption = f"kWh per {source.stored['interval_minutes']:g} minutes, logarithmic; largest first"
-    return _figure(
+    return figure(
         source.label, chart, behind(table(head, cells, label=f"of the loads of {source.label}", most=most)), caption
     )
 
@@ -211,7 +216,7 @@ def _curves(study: StoredStudy, source: Source) -> str:
     head = ["round", *(f"{c.short} ({c.detail})" for c in source.contenders)]
     cells: list[list[str | Cell]] = [[f"{x:g}", *(column.get(x, DASH) for column in columns)] for x in rounds]
     caption = "; ".join(f"{c.short}: {c.detail}" for c in source.contenders)
-    return _figure(source.label, chart, behind(table(head, cells, label=f"of the curves of {source.label}")), caption)
+    return figure(source.label, chart, behind(table(head, cells, label=f"of the curves of {source.label}")), caption)
 
 
 def _curve(study: StoredStudy, point: Point) -> list[tuple[float, float | None, list[str]]]:
@@ -246,7 +251,7 @@ def _clients(study: StoredStudy, source: Source) -> str:
     shown = [client for client in ids if any(value is not None for value in scores[client])]
     head = ["client", *(c.name for c in source.contenders), *map(_say, source.baselines), "note"]
     notes = _notes(study, source)
-    rows = [[Cell(client), *cells[client], _left(notes.get(client, ""))] for client in ids]
+    rows = [[Cell(client), *cells[client], left(notes.get(client, ""))] for client in ids]
     behind_it = behind(
         table(head, rows, label=f"of the clients of {source.label}", most=MAX_ROWS // len(study.sources))
     )
@@ -282,7 +287,7 @@ def _client_rows(source: Source, ids: Sequence[str], scores: dict[str, list[floa
             if value is not None:
                 k = _style(contender, source.contenders)
                 kind = "bad" if value > 1 else f"l{k}"
-                marks.append(Mark(value, kind, _SIGNS[k], f"{client}, {contender.name}: {ratio(value)}"))
+                marks.append(Mark(value, kind, SIGNS[k], f"{client}, {contender.name}: {ratio(value)}"))
                 losers += [contender.short] if value > 1 else []
         rows.append(Row(client, marks, f"▲ {' '.join(losers)}" if losers else "", "bad" if losers else ""))
     label = f"Test MASE of {len(rows)} clients of {source.label} by method; the numbers are in the table."
@@ -332,15 +337,16 @@ def _results(study: StoredStudy) -> str:
         for point in source.points:
             values = [_plain(axis, point.values[axis]) if axis in point.values else DASH for axis in axes]
             words = [*values, "chosen" if point in source.chosen else ""]
-            rows.append([source.label, *map(_left, words), *_point_numbers(study, point)])
+            rows.append([source.label, *map(left, words), *_point_numbers(study, point)])
         for baseline in source.baselines:
             words = [f"baseline: {_say(baseline)}", *[""] * len(axes)]
-            rows.append([source.label, *map(_left, words), *_baseline_numbers(baseline)])
+            rows.append([source.label, *map(left, words), *_baseline_numbers(baseline)])
     summary = f"Test MASE of {len(rows):,} points and baselines"
     return behind(table(head, rows, label="of results"), summary, is_open=len(rows) <= _MAX_OPEN_ROWS)
 
 
-def _left(text: str) -> Cell:
+def left(text: str) -> Cell:
+    """A cell of words."""
     return Cell(text, kind="text")
 
 

@@ -14,6 +14,7 @@ from plfl.report.charts import MAX_NAMED_ROWS, Mark, Row, interval_chart
 from plfl.report.client_figures import draw_clients
 from plfl.report.compare import Difference
 from plfl.report.files import fill, read_template
+from plfl.report.fold_figures import draw_folds, say_focus
 from plfl.report.forecasts import read_forecasts
 from plfl.report.grid import Contender, Source, StoredStudy, name_value
 from plfl.report.study_figures import draw_figures, seed_paths
@@ -24,6 +25,7 @@ from plfl.report.tables import (
     amount,
     behind,
     count,
+    counted,
     duration,
     listed,
     mean_cell,
@@ -46,12 +48,14 @@ def make_study_page(folder: Path, result: dict[str, Any]) -> str:
     study = StoredStudy(result)
     duels = [(source, rival, study.difference(source, rival)) for source in study.sources for rival in source.rivals]
     name = " · ".join(dict.fromkeys([result["study"]["name"], folder.resolve().name]))
+    figures = draw_figures(study)
     body = read_template("study.html").substitute(
         name=escape(name),
         **_headline(study, duels),
         duels=_duels(study, duels),
         method=escape(say_method(study, duels)),
-        **draw_figures(study),
+        folds=draw_folds(study, figures["legend"]),
+        **figures,
         weeks=_weeks(folder, study),
         **_settings(study),
     )
@@ -63,8 +67,9 @@ def _headline(study: StoredStudy, duels: Duels) -> dict[str, str]:
     num_points = max((len(source.points) for source in study.sources), default=0)
     facts = [
         f"{len(study.runs):,} runs: {num_points:,} points of the grid",
-        f"{len(study.sources):,} {_plural('source', len(study.sources))} ({listed([s.label for s in study.sources])})",
-        f"{len(study.seeds):,} {_plural('seed', len(study.seeds))}",
+        f"{counted(len(study.sources), 'source')} ({listed([s.label for s in study.sources])})",
+        counted(len(study.seeds), "seed"),
+        *([f"{counted(len(study.folds), 'fold')} of the time"] if study.folds else []),
         f"recipe {stored['recipe']}",
     ]
     outcomes = {difference.outcome for _, _, difference in duels}
@@ -84,6 +89,7 @@ def _tile(study: StoredStudy, source: Source, duels: Duels) -> str:
     mean = mean_cell(study.values(point, "mase_mean"), seed_paths(point, "mase_mean"))
     name = focus.words if study.has_levels else focus.detail
     lines = [f"{escape(name)}: test MASE <strong{mean.attributes}>{mean.text}</strong>"]
+    lines += [say_focus(study, source)] if study.folds else []
     for rival, found in [(rival, found) for where, rival, found in duels if where is source][:_MAX_SAID]:
         words, _, interval = say_difference(rival, found).partition("; ")
         lines.append(f'{escape(words)}<span class="interval-words">{escape(interval)}</span>')
@@ -245,7 +251,3 @@ def _findings(sources: Sequence[Source]) -> str:
     more = f"<p>{len(rows) - MAX_FINDINGS:,} more are in result.json.</p>" if len(rows) > MAX_FINDINGS else ""
     found = table(["source", "rule", "client", "what"], rows[:MAX_FINDINGS], kind="words", label="of findings")
     return behind(found + more, f"What the data doctor found ({len(rows):,})")
-
-
-def _plural(word: str, num: int) -> str:
-    return word if num == 1 else f"{word}s"

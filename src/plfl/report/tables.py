@@ -134,6 +134,15 @@ def count(value: float | None, missing: str = DASH) -> str:
     return missing if value is None else f"{value:,.1f}".removesuffix(".0")
 
 
+def counted(num: int, word: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "fold")
+    '1 fold'
+    """
+    return f"{num:,} {word}" if num == 1 else f"{num:,} {word}s"
+
+
 def mean_of(values: Sequence[float | None]) -> float | None:
     """The mean; None where one of them is undefined, or there are none."""
     defined = [value for value in values if value is not None]

@@ -1,0 +1,61 @@
+"""One federation by other carriers than the loop and the engine (`small`): in chunks, and in a stack."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from plfl.data.scratch import Scratch
+from plfl.federate.stack import Member, Stack, StackState
+from plfl.federate.stream import Stream
+from plfl.federation import Federation, optimizer_settings
+from small import DEVICES
+
+
+def stream_of(federation: Federation, *, chunk: int = 2, scratch: Scratch | None = None) -> Federation:
+    """The same federation with its clients in chunks; without any room in memory, rows are in files."""
+    plan = federation.plan
+    federation.engine = Stream(
+        plan.task,
+        plan.training,
+        plan.server,
+        DEVICES,
+        seed=plan.config.seed,
+        num_asked=plan.num_asked,
+        limits=plan.limits,
+        is_weighted=plan.is_weighted,
+        chunk=chunk,
+        scratch=scratch or Scratch(in_memory=0),
+    )
+    return federation
+
+
+def make_stack(federations: Sequence[Federation]) -> Stack:
+    members = []
+    for federation in federations:
+        client, server = optimizer_settings(federation.config)
+        config, task, aggregate = federation.config, federation.task, federation.plan.server.aggregate
+        members.append(Member(task, config.seed, federation.num_asked, client, config.server, server, aggregate))
+    plan = federations[0].plan
+    return Stack(members, plan.training, DEVICES, client=plan.config.client, limits=plan.limits)
+
+
+def train_stack(stack: Stack, rounds: int) -> tuple[StackState, Any]:
+    """The state after some rounds, and the last losses."""
+    state = stack.init()
+    for at in range(1, rounds + 1):
+        state, _, losses = stack.run_round(state, at)
+    return state, losses
+
+
+def member_states(stack: Stack, state: StackState) -> list[tuple[Any, Any]]:
+    """(server, clients' personal params) of each member, in the order given."""
+    found, at = {}, 0
+    for block, server in zip(stack.blocks, state.servers, strict=True):
+        personal = block.split(state.clients.personal)
+        for k in range(block.num_members):
+            pick = lambda tree, k=k: {name: np.asarray(a)[k] for name, a in tree.items()}  # noqa: E731
+            common = {name: stack.name_shared(pick(value)) for name, value in server.common.items()}
+            found[stack.order[at + k]] = (common, pick(personal))
+        at += block.num_members
+    return [found[k] for k in range(len(found))]
