@@ -204,11 +204,11 @@ class Server:
             time.sleep(0.1)
 
     def measure(self, kind: str, num_rounds: int) -> dict[str, Any]:
-        """What so many rounds are like; the first one may have begun before."""
+        """What so many rounds are like, beginning with the one that is under way."""
         num, logged, before = len(self.rows()), self.logged(), dict(self.most)
-        self.wait(lambda: len(self.rows()) > num, kind)
-        self.wait(lambda: len(self.rows()) >= num + 1 + num_rounds, kind)
-        rows = self.rows()[num + 1 : num + 1 + num_rounds]
+        for more in range(1, num_rounds + 1):  # each has its limit
+            self.wait(lambda more=more: len(self.rows()) >= num + more, kind)
+        rows = self.rows()[num : num + num_rounds]
         seconds = [row["seconds"] for row in rows]
         grown = {name: round(size - before.get(name, 0.0), 1) for name, size in self.most.items()}
         return {

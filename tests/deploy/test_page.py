@@ -198,7 +198,7 @@ def test_traffic_that_cannot_be_read_is_none(config):
 
 def test_a_server_that_waits_and_one_that_is_done_say_so(config):
     write_status(config, history=[])
-    assert "Waiting for clients: 3 of 5 are ready." in make_page(config)
+    assert "Waiting for clients: 4 of 6 are ready." in make_page(config)
     write_status(config, rounds=4, clients=[make_client("house-1", is_done=True), make_client("house-2")])
     page = make_page(config)
     assert "<h1>All 4 rounds are done</h1>" in page
