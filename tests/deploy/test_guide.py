@@ -20,6 +20,7 @@ import pytest
 from plfl.data.generated import generate
 from plfl.deploy.commands import app
 from plfl.deploy.inspection import inspect
+from plfl.deploy.settings import FREE
 from plfl.deploy.supervise import free_port
 from plfl.errors import BadInput, Damaged, Interrupted, RunFailed, Transient
 
@@ -145,6 +146,13 @@ def add_lines(path, lines):
         file.write("".join(f"{line}\n" for line in lines))
 
 
+def agree(home):
+    """Write into a client's policy what differs from the recipe, as the guide says."""
+    add_lines(
+        home / "policy.toml", [f"{name} = {json.dumps(value)}" for name, value in TINY.items() if name not in FREE]
+    )
+
+
 def replace_in(path, old, new):
     text = path.read_text()
     assert old in text
@@ -184,6 +192,7 @@ def follow_the_guide(machines, page):
                     home = machines.folder(house) / "plfl"
                     write_meter(home / "meter.csv", row)
                     add_lines(home / f"client-{house}.toml", ['timezone = "America/Chicago"'])
+                    agree(home)
                     machines.run(house, command)
             elif command.startswith("plfl forecast"):
                 assert server.wait(600) == 0, machines.said(SERVER)
@@ -245,6 +254,7 @@ def test_a_server_and_a_client_that_broke_go_on_with_the_same_run_from_the_guide
     for row, house in enumerate(HOUSES):
         write_meter(machines.folder(house) / "plfl" / "meter.csv", row)
         add_lines(machines.folder(house) / "plfl" / f"client-{house}.toml", ['timezone = "America/Chicago"'])
+        agree(machines.folder(house) / "plfl")
     with federation_at_work(machines):
         machines.wait_for(SERVER, f"round 2 of {rounds}")
         for machine in (SERVER, "house-1"):
