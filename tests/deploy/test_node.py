@@ -354,3 +354,27 @@ def test_the_secret_is_readable_by_its_owner_alone_and_a_damaged_one_is_not_told
     assert said.kind == REFUSAL
     assert str(tmp_path) not in said.facts["reason"]
     assert "is damaged; restore it" in caplog.text
+
+
+# ---- what two answers have in common ----
+
+
+def test_another_run_with_the_same_seed_draws_other_windows(tmp_path):
+    node, draws = make_node(tmp_path), []
+    for run in ("run-1", "run-2", "run-1"):
+        agree(node, run)
+        draws.append(np.asarray(jax.random.key_data(node.draws)).tolist())
+    assert draws[0] == draws[2] != draws[1]
+
+
+def test_a_round_asked_with_nearly_the_same_parameters_comes_with_other_noise(tmp_path):
+    node = make_node(tmp_path)
+    agreement = agree(node)
+    sent = params()
+    answers = []
+    for change in (0.0, 1e-6):
+        asked = sent | {"lstm.bias_ih": sent["lstm.bias_ih"] + np.float32(change)}
+        facts = {"agreement": agreement.digest, "round": 1, "base": digest(asked), "local_steps": 8, "batch": 8}
+        answers.append(node.answer(Message(TRAIN, facts, asked)).arrays["lstm.weight_ih"])
+    apart = np.linalg.norm(answers[0] - answers[1]) / np.linalg.norm(answers[0])
+    assert apart > 0.5  # of 64 windows, the noise is as large as the update

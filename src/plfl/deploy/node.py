@@ -259,11 +259,12 @@ class Node:
 
     @property
     def draws(self) -> jax.Array:
-        """The key of this client's batches, from a secret of its own.
+        """The key of this client's batches in this run, from a secret of its own.
 
-        A server that knew which windows were drawn could compute them back from the updates of many rounds.
+        A server that knew which windows were drawn could compute them back from the updates of many rounds; and from
+        two runs with the same draws, it could take the noise away.
         """
-        return client_keys(self.config.seed, [f"{self.client} {_secret(self.folder)}"])[0]
+        return client_keys(self.config.seed, [f"{self.client} {self.agreement.run} {_secret(self.folder)}"])[0]
 
     def last_state(self, plan: Plan) -> ClientState:
         """This client's state after its last round; a newcomer's before the first one."""

@@ -331,7 +331,8 @@ class ClientSettings(Table):
 
 
 FREE = {
-    *("recipe", "seed", "rounds", "fraction", "weights", "eval_every", "aggregate", "max_weight", "max_norm_ratio"),
+    *("recipe", "seed", "rounds", "fraction", "weights", "eval_every", "max_weight", "max_norm_ratio"),
+    *("aggregate", "clip_passes", "trim"),
     *("server", "server_lr", "server_beta1", "server_beta2", "tau", "sync_every"),
 }
 """Config fields that are a server's own business: they change nothing of what a client computes in a round."""

@@ -225,11 +225,11 @@ class LocalTraining(NamedTuple):
         kept = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), after, client)
         return kept, subtract(shared, server_shared), is_finite
 
-    def protect(self, update: Params, key: jax.Array) -> Params:
+    def protect(self, update: Params, server_shared: Params, key: jax.Array) -> Params:
         """The update as it leaves; the key is the round's."""
         if self.guard is None:
             return update
-        return self.guard(update, self.local_steps * self.batch, blur_key(key))
+        return self.guard(update, self.local_steps * self.batch, blur_key(key, server_shared))
 
 
 def client_update(
@@ -261,4 +261,4 @@ def client_update(
 
     (params, moments), losses = jax.lax.scan(learn_ahead, carry, windows)
     state, update, is_finite = training.finish(server_shared, client, params, moments)
-    return state, training.protect(update, key), jnp.where(is_finite, losses.mean(), jnp.nan)
+    return state, training.protect(update, server_shared, key), jnp.where(is_finite, losses.mean(), jnp.nan)

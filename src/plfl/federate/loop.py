@@ -76,7 +76,7 @@ class Loop:
             )
             losses.append(float(loss))
         client, update, is_finite = self.finish(server_shared, client, params, moments)
-        return client, self.protect(update, key), float(np.mean(losses)) if is_finite else float("nan")
+        return client, self.protect(update, server_shared, key), float(np.mean(losses)) if is_finite else float("nan")
 
 
 def _take(clients: ClientState, c: int) -> ClientState:

@@ -55,9 +55,18 @@ def batches_key(client_key: jax.Array, round_index: jax.Array | int) -> jax.Arra
     return jax.random.fold_in(jax.random.fold_in(client_key, _BATCHES), round_index)
 
 
-def blur_key(batches_key: jax.Array) -> jax.Array:
-    """The key of the noise that a client adds to its update of a round, from that of the round's batches."""
-    return jax.random.fold_in(batches_key, _BLUR)
+def blur_key(batches_key: jax.Array, sent: Params) -> jax.Array:
+    """The key of the noise that a client adds to its update of a round, from that of the round's batches.
+
+    It is another one for other params: who asks twice would otherwise see the same noise twice, and could take it away.
+    The params enter by two sums with factors that only the client knows, so that nobody can craft two of one key.
+    """
+    key = jax.random.fold_in(batches_key, _BLUR)
+    bits = [jax.lax.bitcast_convert_type(value, np.uint32).ravel() for value in sent.values()]
+    words = jnp.concatenate([*bits, jnp.zeros(1, np.uint32)])
+    factors = jax.random.bits(key, (2, words.size), np.uint32)
+    first, second = (factors * words).sum(axis=1, dtype=np.uint32)
+    return jax.random.fold_in(jax.random.fold_in(key, first), second)
 
 
 def cohort_ticket(client_key: jax.Array, round_index: jax.Array | int) -> jax.Array:
