@@ -47,6 +47,7 @@ from plfl.data.sources import load_frame
 from plfl.deploy.agreement import make_agreement
 from plfl.deploy.messages import PLAN, READY, TRAIN, Message
 from plfl.deploy.node import Node, write_draws_secret
+from plfl.deploy.policy import agreed_settings
 from plfl.deploy.settings import Policy
 from plfl.errors import BadInput
 from plfl.federation import Federation, complete
@@ -75,6 +76,7 @@ SETTINGS: dict[str, Any] = {
     "max_gap": "3h",
     "timezone": "America/Chicago",
 }
+_AGREED = {name: value for name, value in SETTINGS.items() if name != "timezone"}
 _ISSUES = np.array([*np.linspace(500, HOURS - 8, 19, dtype=int), *[TRAIN_END, VALIDATION_END] * 4])
 """When forecasts are issued."""
 SURFACES = ("forecast", "run", "adapt", "validate", "client")
@@ -413,23 +415,21 @@ class Bench:
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
-        """A client for each meter."""
+        """A client for each meter, which agrees to the settings and alters no update."""
+        policy = Policy(settings=agreed_settings(self.config), max_unit_change=1e9, blurred_windows=0)
         found = {}
         for client in self.meters:
             folder = self.folder / "clients" / client
             folder.mkdir(parents=True)
             write_draws_secret(folder, sha256(client.encode()).hexdigest())
             home = Config(timezone=SETTINGS["timezone"])
-            found[client] = Node(
-                client, folder, home, lambda config: load_frame(as_table(self.meters), config), Policy()
-            )
+            found[client] = Node(client, folder, home, lambda config: load_frame(as_table(self.meters), config), policy)
         return found
 
     @cached_property
     def request(self) -> Message:
         """A round that a server asks for, after its plan."""
-        given = {name: value for name, value in SETTINGS.items() if name != "timezone"}
-        agreement = make_agreement("run-1", make_recipe("forecast", given), 60, ("temperature",), ())
+        agreement = make_agreement("run-1", make_recipe("forecast", _AGREED), 60, ("temperature",), ())
         plan = Message(PLAN, {"agreement": agreement.to_json()})
         assert all(node.answer(plan).kind == READY for node in self.nodes.values())
         init = jax.jit(self.nodes["b001"].plan().training.model.init)(jax.random.key(0))
