@@ -25,6 +25,7 @@ from plfl.deploy.coordinator import Coordinator, Terms
 from plfl.deploy.local import LocalWire, make_nodes
 from plfl.deploy.messages import TRAIN, UPDATE, Message
 from plfl.deploy.node import Node
+from plfl.deploy.policy import agreed_settings
 from plfl.deploy.settings import Policy
 from plfl.federate.devices import prepare
 from plfl.federation import complete
@@ -89,7 +90,8 @@ def train(panel: Panel, config: Config, share: float, seed: int) -> tuple[float,
     minutes = int(panel.interval / np.timedelta64(1, "m"))
     agreement = make_agreement("dropouts", config, minutes, panel.covariate_names, panel.static_names)
     with tempfile.TemporaryDirectory() as folder:
-        nodes = make_nodes(Path(folder) / "clients", panel, Policy())
+        policy = Policy(recipes=(config.recipe,), settings=agreed_settings(config))
+        nodes = make_nodes(Path(folder) / "clients", panel, policy)
         wire = LossyWire(nodes, share, seed)
         terms = Terms(deadline=DEADLINE, settling=DEADLINE)
         coordinator = Coordinator(agreement, lambda: list(panel.ids), wire, Path(folder) / "server", terms)
