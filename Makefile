@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-fast test-e2e lint format bench campaign-resume campaign-fuzz campaign-lookahead campaign-federation campaign-dropouts benchmark-data docs build constraints clean
+.PHONY: help install run test test-fast test-e2e lint format bench campaign-resume campaign-fuzz campaign-lookahead campaign-attacks campaign-federation campaign-dropouts benchmark-data docs build constraints clean
 
 help:  ## List the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -52,6 +52,9 @@ campaign-fuzz: install  ## Feed 100,000 broken files and tables to the reader an
 
 campaign-lookahead: install  ## Alter readings that come later in 2,400 ways and look for any change
 	$(BIN)/python benchmarks/campaign_lookahead.py
+
+campaign-attacks: install  ## Attack a client, a server and the aggregates in every way we know, and print what it got
+	$(BIN)/python benchmarks/campaign_attacks.py
 
 campaign-federation: install  ## Kill processes of a real federation at 20 random moments
 	$(BIN)/python benchmarks/campaign_federation.py

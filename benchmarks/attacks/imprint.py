@@ -225,7 +225,7 @@ def attack(
     }
 
 
-def propose(rng: np.random.Generator, seen: Config) -> dict[str, object]:
+def propose(rng: np.random.Generator) -> dict[str, object]:
     """Settings of a hostile server: some at random of those that a config has."""
     choices: dict[str, list[object]] = {
         "client": ["prox", "adam_ams", "prox_adam"],
@@ -265,7 +265,7 @@ def try_proposals(panel: Panel, other: Panel, num_accepted: int) -> dict[str, ob
     """Random settings until so many were accepted, and the best way on each of those."""
     rng, counted, windows, facts = np.random.default_rng(1), Counter[str](), 0, set()
     while counted["accepted"] < num_accepted:
-        config = forecast(**propose(rng, forecast()))
+        config = forecast(**propose(rng))
         with victim(panel) as it, victim(other) as beside:
             said = it.plan(config)
             if said.kind != "ready":
