@@ -4,10 +4,12 @@ In this process programs are compiled without LLVM's optimizations, which takes 
 long tests start compile as users do.
 """
 
+import gc
 import os
 from pathlib import Path
 
 import jax
+import pytest
 
 os.environ.setdefault("PLFL_CACHE_DIR", str(Path(__file__).parents[1] / ".cache"))
 
@@ -18,3 +20,15 @@ os.environ["XLA_FLAGS"] = f"{before} --xla_backend_optimization_level=0"
 prepare("cpu", 2)
 jax.devices()  # reads the flags
 os.environ["XLA_FLAGS"] = before
+
+MAPS = Path("/proc/self/maps")
+MOST_MAPS = 20_000
+"""Each compiled program takes dozens of memory maps, of which Linux gives a process 65,530; beyond, XLA crashes."""
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Between two modules, forget compiled programs where there are many of them."""
+    is_last = nextitem is None or nextitem.path != item.path
+    if is_last and MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()

@@ -249,11 +249,13 @@ def test_the_settings_of_a_fresh_federation_are_the_documented_ones(folder):
         **{
             "min_batch": 8,
             "min_local_steps": 8,
+            "max_plans": 100,
             "max_rounds": 10_000,
-            "recipes": ["paper", "forecast"],
-            "layers": ["*"],
-            "apps": [],
-        }
+            "max_ends": 100,
+            "max_seconds": 28_800,
+        },
+        **{"max_unit": 8, "max_bias": 3, "max_unit_change": 5, "blurred_windows": 128},
+        **{"recipes": ["paper", "forecast"], "layers": ["*"], "apps": [], "settings": {}},
     }
 
 

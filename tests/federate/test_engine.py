@@ -154,7 +154,7 @@ def test_the_broadcast_takes_effect(start, takes_effect):
     The expected update of each client is computed step by step from the moved params. Under `start = "own"`, which
     keeps the client's copy (the fault in the authors' code), the same comparison fails, as it must.
     """
-    federation = tiny_federation(start=start, server_lr=0.5)
+    federation = tiny_federation(start=start, server_lr=0.5, aggregate="mean")
     engine, training = federation.engine, federation.engine.training
     first = engine.fetch(engine.run_round(engine.init(), 1)[0].state)
     moved = {name: x + 0.3 for name, x in first.server.common["x"].items()}
@@ -217,7 +217,7 @@ def test_clients_outside_the_cohort_keep_their_state():
 
 @pytest.mark.parametrize("weights", ["equal", "windows"])
 def test_updates_weigh_alike_unless_configured(weights):
-    federation = tiny_federation(weights=weights, local_steps=1, rounds=1)
+    federation = tiny_federation(weights=weights, local_steps=1, rounds=1, aggregate="mean")
     loop = make_loop(federation)
     state = federation.engine.fetch(federation.engine.init())
     answers = loop(state, np.ones(5, bool), np.int32(1))
