@@ -115,7 +115,8 @@ class Node:
         with ExitStack() as counted:
             if known != agreement.digest:
                 counted.enter_context(self._counting("plans"))
-                _update.clear_cache()  # programs of earlier runs, which would pile up in a process that runs for years
+                # Programs of earlier runs would pile up in a process that runs for years.
+                _update.clear_cache()  # type: ignore[attr-defined]
             shared = self.plan().training.partition.shared
         if fault := fault_of_layers(self.policy, shared):
             raise _Refused(fault)
