@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 from carriers import make_stack, member_states, stream_of, train_stack
 from federations import make_federation
 from plfl.deploy.demo import train_by_loop
+from plfl.deploy.policy import guard_of
 from plfl.federate.aggregate import AGGREGATES, Aggregate, mean, median, settle, trimmed_mean
 from plfl.federate.gate import REASONS, Limits
 from plfl.federate.round import Answers, FederationState, run_round
@@ -272,7 +273,8 @@ def test_a_real_federation_has_the_numbers_of_the_loop(name, tmp_path):
     panel, config = uneven_panel(4).sorted(), tiny_config(aggregate=name, rounds=3)
     coordinator, wire = make_federation(tmp_path, panel, config)
     coordinator.go()
-    expected = train_by_loop(panel, config, jnp.stack([node.draws for node in wire.nodes.values()]))
+    draws = jnp.stack([node.draws for node in wire.nodes.values()])
+    expected = train_by_loop(panel, config, draws, guard_of(wire.nodes[panel.ids[0]].policy))
     assert_trees_close(coordinator.state.common, expected.server.common, 1e-6)
 
 
