@@ -223,7 +223,7 @@ def files_of(node):
 def test_a_hostile_server_is_refused_with_the_reason_and_nothing_is_trained_or_kept(node, name, monkeypatch):
     request, reason = REQUESTS[name]
     before = files_of(node)
-    monkeypatch.setattr("plfl.deploy.node._update", lambda *args: pytest.fail("trained"))
+    monkeypatch.setattr("plfl.deploy.node.Node._update", lambda *args: pytest.fail("trained"))
     said = node.answer(request)
     assert said.kind == REFUSAL
     assert dict(said.arrays) == {}
