@@ -19,11 +19,12 @@ Then `--proposals` settings at random, to see what a server can get accepted, an
 
 import argparse
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-if "--xla" in os.sys.argv:  # Adam and the loss by XLA, whose rounding is not the kernels'
+if "--xla" in sys.argv:  # Adam and the loss by XLA, whose rounding is not the kernels'
     os.environ["PLFL_NATIVE"] = "0"
 
 import numpy as np
