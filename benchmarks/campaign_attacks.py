@@ -1,9 +1,11 @@
-"""Every attack of `benchmarks/attacks`, one after the other, and what each of them got, in one table.
+"""Every attack of `benchmarks/attacks`, one after the other, and what each of them got, in one
+table.
 
     python benchmarks/campaign_attacks.py [--quick]
 
-Each attack is a program of its own, which prints its figures as it goes; docs/threats.md says what they mean. The
-status is 1 if one of them got what it wanted. All of them take about an hour on two cores.
+Each attack is a program of its own, which prints its figures as it goes; docs/threats.md says what
+they mean. The status is 1 if one of them got what it wanted. All of them take about an hour on two
+cores.
 """
 
 import argparse
@@ -21,18 +23,40 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     "a server asks beside the rounds": ("oracle.py",),
     "1 hostile client of 6, forecast": (*POISON, "--recipes", "forecast"),
     "1 hostile client of 6, paper": (*POISON, "--recipes", "paper"),
-    "2 hostile clients of 12, forecast": (*POISON, "--recipes", "forecast", "--clients", "12", "--hostile", "2"),
-    "2 hostile clients of 12, paper": (*POISON, "--recipes", "paper", "--clients", "12", "--hostile", "2"),
+    "2 hostile clients of 12, forecast": (
+        *POISON,
+        "--recipes",
+        "forecast",
+        "--clients",
+        "12",
+        "--hostile",
+        "2",
+    ),
+    "2 hostile clients of 12, paper": (
+        *POISON,
+        "--recipes",
+        "paper",
+        "--clients",
+        "12",
+        "--hostile",
+        "2",
+    ),
     "outsiders, and clients that stall": ("outsider.py",),
 }
-QUICK = {"imprint.py": ("--proposals", "5"), "oracle.py": ("--plans", "50"), "outsider.py": ("--rounds", "4")}
+QUICK = {
+    "imprint.py": ("--proposals", "5"),
+    "oracle.py": ("--plans", "50"),
+    "outsider.py": ("--rounds", "4"),
+}
 
 
 def run(command: tuple[str, ...], *, is_quick: bool) -> tuple[dict[str, Any], int]:
     """An attack's last line and its status; its lines are shown as they come."""
     more = QUICK.get(command[0], ("--rounds", "3", "--steps", "20")) if is_quick else ()
     with subprocess.Popen(
-        [sys.executable, str(HERE / command[0]), *command[1:], *more], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(HERE / command[0]), *command[1:], *more],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         last = ""
@@ -44,8 +68,12 @@ def run(command: tuple[str, ...], *, is_quick: bool) -> tuple[dict[str, Any], in
 
 def main() -> int:
     """Run them all, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="less of each, to see that all of them run")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="less of each, to see that all of them run"
+    )
     args = parser.parse_args()
     rows = []
     for title, command in ATTACKS.items():
@@ -59,9 +87,15 @@ def main() -> int:
 
 
 def is_harmful(program: str, found: dict[str, Any]) -> bool:
-    """Whether an attack got what it wanted under the default policy; the others say so by their status."""
+    """Whether an attack got what it wanted under the default policy; the others say so by their
+    status.
+    """
     if program == "oracle.py":
-        return bool(found.get("facts", 1) or found["ends"]["finished"] > 1 or found["huge_round"] != "refusal")
+        return bool(
+            found.get("facts", 1)
+            or found["ends"]["finished"] > 1
+            or found["huge_round"] != "refusal"
+        )
     if program == "imprint.py":
         guarded = [value for name, value in found.items() if name.endswith("default policy")]
         read = [row.get("best_error_of_those") for row in guarded]

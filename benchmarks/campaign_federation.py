@@ -1,9 +1,11 @@
-"""Kill parts of a real federation with SIGKILL at random moments, and hold its end against a run that was never killed.
+"""Kill parts of a real federation with SIGKILL at random moments, and hold its end against a run
+that was never killed.
 
-A server and three clients run as on real machines, over TLS with keys, on loopback. What is killed in turn: the server
-with all its processes, its rounds, its SuperLink, a client with all its processes, its SuperNode, its answers. A whole
-program is started again as systemd would; a single process has to be started again by the program that watches it. A
-round counts only with all clients, so the end must be that of the plain loop, in which every round comes once.
+A server and three clients run as on real machines, over TLS with keys, on loopback. What is killed
+in turn: the server with all its processes, its rounds, its SuperLink, a client with all its
+processes, its SuperNode, its answers. A whole program is started again as systemd would; a single
+process has to be started again by the program that watches it. A round counts only with all
+clients, so the end must be that of the plain loop, in which every round comes once.
 
     python benchmarks/campaign_federation.py [--kills 20] [--seed 0] [--keep DIR]
 """
@@ -28,12 +30,12 @@ import psutil
 from rich.progress import Progress
 
 from plfl.data.sources import load_source
-from plfl.deploy import provision
-from plfl.deploy.demo import compare
-from plfl.deploy.settings import read_client, read_server
-from plfl.deploy.supervise import free_port
+from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.programs import provision
+from plfl.deploy.programs.demo import compare
+from plfl.deploy.programs.supervise import free_port
 from plfl.federate import checkpoint
-from plfl.federation import complete
+from plfl.federate.federation import complete
 from plfl.storage import read_arrays
 
 SOURCE, NUM_CLIENTS = "generated:3?days=40", 3
@@ -130,13 +132,19 @@ class Campaign:
     broken: list[str] = field(default_factory=list)
 
     def rest(self, until: Callable[[], bool], what: str) -> bool:
-        """Wait until something is so; a program that ends by itself meanwhile, or no end of waiting, breaks a law."""
+        """Wait until something is so; a program that ends by itself meanwhile, or no end of
+        waiting, breaks a law.
+        """
         limit = time.monotonic() + LIMIT
         while not until():
             self._note()
-            ended = [name for name, each in self._programs().items() if each.process.poll() is not None]
+            ended = [
+                name for name, each in self._programs().items() if each.process.poll() is not None
+            ]
             if ended or time.monotonic() > limit:
-                self.broken.append(f"{what}: {f'{ended[0]} ended by itself' if ended else f'not after {LIMIT:.0f} s'}")
+                self.broken.append(
+                    f"{what}: {f'{ended[0]} ended by itself' if ended else f'not after {LIMIT:.0f} s'}"
+                )
                 return False
             time.sleep(0.05)
         self._note()
@@ -156,7 +164,9 @@ class Campaign:
 
     def strike(self, kind: str) -> bool:
         """Kill something of a kind, once it is there."""
-        program = self.server if kind in KINDS[:3] else self.clients[self.rng.choice(list(self.clients))]
+        program = (
+            self.server if kind in KINDS[:3] else self.clients[self.rng.choice(list(self.clients))]
+        )
         if kind in ("server", "client"):
             self.kills.append(Kill(kind, time.monotonic(), committed(self.folder)))
             program.kill()
@@ -171,7 +181,9 @@ class Campaign:
     def go_on(self) -> bool:
         """Wait for the next committed round."""
         num, kind = len(self.kills[-1].rows), self.kills[-1].kind
-        return self.rest(lambda: len(committed(self.folder)) > num, f"going on after the kill of {kind}")
+        return self.rest(
+            lambda: len(committed(self.folder)) > num, f"going on after the kill of {kind}"
+        )
 
     def recover(self) -> bool:
         """Wait for the next committed round and a random moment after it."""
@@ -179,12 +191,18 @@ class Campaign:
             return False
         more, rows = self.rng.randrange(3), committed(self.folder)
         is_there = self.rest(lambda: len(committed(self.folder)) >= len(rows) + more, "going on")
-        time.sleep(self.rng.uniform(0, 1.5) * statistics.median(row["seconds"] for row in rows[-9:]))
+        time.sleep(
+            self.rng.uniform(0, 1.5) * statistics.median(row["seconds"] for row in rows[-9:])
+        )
         return is_there
 
     def run(self, num_kills: int) -> None:
         """Start all, kill at random, and wait for the end."""
-        kinds = [kind for _ in range(-(-num_kills // len(KINDS))) for kind in self.rng.sample(KINDS, len(KINDS))]
+        kinds = [
+            kind
+            for _ in range(-(-num_kills // len(KINDS)))
+            for kind in self.rng.sample(KINDS, len(KINDS))
+        ]
         for program in self._programs().values():
             program.start()
         is_well = self.rest(lambda: len(committed(self.folder)) > 1, "the first rounds")
@@ -203,7 +221,9 @@ class Campaign:
         self.go_on()
         for name, program in self._programs().items():
             num, limit = -1, 0.0
-            while program.process.poll() is None and (len(committed(self.folder)) > num or time.monotonic() < limit):
+            while program.process.poll() is None and (
+                len(committed(self.folder)) > num or time.monotonic() < limit
+            ):
                 if len(committed(self.folder)) > num:
                     num, limit = len(committed(self.folder)), time.monotonic() + LIMIT
                 time.sleep(0.2)
@@ -215,11 +235,15 @@ def check(campaign: Campaign, made: provision.Provisioned, num_rounds: int) -> l
     """The figures of the end; what is not as it must be is noted in the campaign."""
     rows, broken = committed(campaign.folder), campaign.broken
     if [row["round"] for row in rows] != list(range(1, num_rounds + 1)):
-        broken.append(f"the rounds are not 1 to {num_rounds}, each once: {[row['round'] for row in rows]}")
+        broken.append(
+            f"the rounds are not 1 to {num_rounds}, each once: {[row['round'] for row in rows]}"
+        )
     kept = [kill.rows == rows[: len(kill.rows)] for kill in campaign.kills]
     if not all(kept):
         broken.append(f"{kept.count(False)} times a committed round was lost or changed")
-    figures = [f"{len(rows)} rounds, each once; committed before a kill and still there: {sum(kept)} of {len(kept)}"]
+    figures = [
+        f"{len(rows)} rounds, each once; committed before a kill and still there: {sum(kept)} of {len(kept)}"
+    ]
     for client, path in made.clients.items():
         folder = read_client(path).folder
         (newest,) = folder.glob("runs/*/client.safetensors")
@@ -229,7 +253,9 @@ def check(campaign: Campaign, made: provision.Provisioned, num_rounds: int) -> l
             broken.append(f"{client} trained {trained} rounds, and {counted} counted")
         if not (folder / "report.html").exists():
             broken.append(f"{client} has no report")
-        figures.append(f"{client}: trained {trained} rounds, {counted} of them counted, has a report")
+        figures.append(
+            f"{client}: trained {trained} rounds, {counted} of them counted, has a report"
+        )
     shared, _ = checkpoint.load_shared(campaign.folder)
     if not all(np.isfinite(value).all() for value in shared.values()):
         broken.append("the model has values that are not finite")
@@ -237,7 +263,9 @@ def check(campaign: Campaign, made: provision.Provisioned, num_rounds: int) -> l
     found = compare(made, load_source(SOURCE).usable().take(range(NUM_CLIENTS)), config)
     if not found["max_abs_diff"] <= TOLERANCE:
         broken.append(f"it differs from the plain loop by {found['max_abs_diff']:.1e}")
-    figures.append(f"largest difference to the plain loop: {found['max_abs_diff']:.1e} (shared and personal params)")
+    figures.append(
+        f"largest difference to the plain loop: {found['max_abs_diff']:.1e} (shared and personal params)"
+    )
     return figures
 
 
@@ -247,14 +275,20 @@ def describe(kills: list[Kill]) -> list[str]:
     for kind in KINDS:
         seconds = [kill.seconds for kill in kills if kill.kind == kind and kill.seconds is not None]
         num = sum(kill.kind == kind for kill in kills)
-        times = f"median {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s" if seconds else "never"
+        times = (
+            f"median {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s"
+            if seconds
+            else "never"
+        )
         lines.append(f"{kind:10} {num} kills; next round committed after: {times}")
     return lines
 
 
 def main() -> None:
     """Run the campaign and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="keep everything in this new folder")
@@ -265,13 +299,26 @@ def main() -> None:
     ids = list(load_source(SOURCE).usable().ids[:NUM_CLIENTS])
     run = {"recipe": "paper", "settings": {**SETTINGS, "rounds": num_rounds}}
     with ExitStack() as stack:
-        place = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="plfl-campaign-")))
+        place = options.keep or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="plfl-campaign-"))
+        )
         made = provision.init_from_data(
-            place / "federation", SOURCE, ids, host="127.0.0.1", port=free_port(), run=run, rounds=ROUNDS
+            place / "federation",
+            SOURCE,
+            ids,
+            host="127.0.0.1",
+            port=free_port(),
+            run=run,
+            rounds=ROUNDS,
         )
         server = Program(["server", str(made.server)])
-        clients = {client: Program(["client", "--once", str(path)]) for client, path in made.clients.items()}
-        campaign = Campaign(read_server(made.server).folder, server, clients, random.Random(options.seed))
+        clients = {
+            client: Program(["client", "--once", str(path)])
+            for client, path in made.clients.items()
+        }
+        campaign = Campaign(
+            read_server(made.server).folder, server, clients, random.Random(options.seed)
+        )
         try:
             campaign.run(options.kills)
         finally:
@@ -283,7 +330,9 @@ def main() -> None:
         campaign.broken.append("not every kill was done and recovered from")
     for line in (*describe(campaign.kills), *figures, f"rounds were asked again {again} times"):
         print(line)
-    print(f"{len(campaign.kills)} kills in {time.monotonic() - begun:.0f} s; {len(campaign.broken)} laws broken")
+    print(
+        f"{len(campaign.kills)} kills in {time.monotonic() - begun:.0f} s; {len(campaign.broken)} laws broken"
+    )
     for line in campaign.broken:
         print(f"BROKEN: {line}")
     sys.exit(bool(campaign.broken))

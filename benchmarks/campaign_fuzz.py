@@ -1,10 +1,11 @@
 """Feed generated and mutated meter data to the reader and the doctor, and see that nothing breaks.
 
-Inputs are drawn from a seeded grammar: CSV, Parquet, pandas, polars and Arrow tables, long and wide, with odd series,
-names, ids, types and settings; and valid files (CSV, gz, Parquet, ComStock folders) with bytes and lines changed. Of
-each is asked: a diagnosis or a `PlflError`, nothing else raised or warned, within 5 seconds and 4 GiB; no number shown
-that is not finite; no value in the panel but numbers and NaN; a verdict that agrees with the findings; and, of some,
-the same diagnosis twice and a page that prints. Inputs run in processes of their own, so that a crash or a hang inside
+Inputs are drawn from a seeded grammar: CSV, Parquet, pandas, polars and Arrow tables, long and
+wide, with odd series, names, ids, types and settings; and valid files (CSV, gz, Parquet, ComStock
+folders) with bytes and lines changed. Of each is asked: a diagnosis or a `PlflError`, nothing else
+raised or warned, within 5 seconds and 4 GiB; no number shown that is not finite; no value in the
+panel but numbers and NaN; a verdict that agrees with the findings; and, of some, the same diagnosis
+twice and a page that prints. Inputs run in processes of their own, so that a crash or a hang inside
 a library is caught and named.
 
     python benchmarks/campaign_fuzz.py [--count 100000] [--seed 0] [--jobs 2]
@@ -47,12 +48,12 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "data"))
 import comstock_folder  # the fixture that the reader's own tests use
 
-from plfl import terminal
+from plfl.cli import terminal
 from plfl.config import Config
 from plfl.data.panel import Panel
 from plfl.data.rules import LEVELS, RULES
-from plfl.doctor import Diagnosis, examine
 from plfl.errors import PlflError
+from plfl.runs.doctor import Diagnosis, examine
 
 LIMIT_SECONDS = 5
 LIMIT_BYTES = 4 << 30
@@ -69,35 +70,184 @@ _QUOTED = re.compile(
 # What inputs are made of
 
 ZONES = (
-    *("America/Chicago", "Europe/London", "Australia/Lord_Howe", "Asia/Kathmandu", "Africa/Casablanca", "UTC"),
-    *("America/Sao_Paulo", "Pacific/Apia", "Etc/GMT+6", "Antarctica/Troll", "America/St_Johns", "Europe/Dublin"),
+    *(
+        "America/Chicago",
+        "Europe/London",
+        "Australia/Lord_Howe",
+        "Asia/Kathmandu",
+        "Africa/Casablanca",
+        "UTC",
+    ),
+    *(
+        "America/Sao_Paulo",
+        "Pacific/Apia",
+        "Etc/GMT+6",
+        "Antarctica/Troll",
+        "America/St_Johns",
+        "Europe/Dublin",
+    ),
 )
-WRONG_ZONES = ("Mars/Phobos", "", "../etc/passwd", "America", "\0", "é", "x" * 5000, "America/chicago", "/etc/passwd")
+WRONG_ZONES = (
+    "Mars/Phobos",
+    "",
+    "../etc/passwd",
+    "America",
+    "\0",
+    "é",
+    "x" * 5000,
+    "America/chicago",
+    "/etc/passwd",
+)
 STARTS = (
-    *("2018-01-01", "2018-03-10T12:00", "2018-11-03T18:00", "2018-03-24T21:00", "2018-10-27T20:00", "2020-02-28"),
+    *(
+        "2018-01-01",
+        "2018-03-10T12:00",
+        "2018-11-03T18:00",
+        "2018-03-24T21:00",
+        "2018-10-27T20:00",
+        "2020-02-28",
+    ),
     *("2011-12-29", "2012-12-31T23:45", "1970-01-01", "1999-12-31T23:59:59"),
 )
 FAR_STARTS = (
-    *("0001-01-01", "0006-06-06", "1582-10-15", "1677-09-21", "1900-01-01", "1901-12-13T20:45:52", "2038-01-19"),
-    *("2262-04-11", "9986-01-01", "9999-12-31", "0000-01-01", "-001-01-01", "10000-01-01", "40000-01-01"),
+    *(
+        "0001-01-01",
+        "0006-06-06",
+        "1582-10-15",
+        "1677-09-21",
+        "1900-01-01",
+        "1901-12-13T20:45:52",
+        "2038-01-19",
+    ),
+    *(
+        "2262-04-11",
+        "9986-01-01",
+        "9999-12-31",
+        "0000-01-01",
+        "-001-01-01",
+        "10000-01-01",
+        "40000-01-01",
+    ),
 )
-STEPS = (900, 900, 900, 900, 1800, 3600, 3600, 300, 60, 86_400, 7200, 1, 7, 1000, 604_800, 43_200, 5400, 0)
+STEPS = (
+    900,
+    900,
+    900,
+    900,
+    1800,
+    3600,
+    3600,
+    300,
+    60,
+    86_400,
+    7200,
+    1,
+    7,
+    1000,
+    604_800,
+    43_200,
+    5400,
+    0,
+)
 SPECIAL = (
-    *(0.0, -0.0, 1e308, -1e308, 1e15, 1.0000001e15, 1e16, 5e-324, 1e-310, np.nan, np.inf, -np.inf, -1.0, 1e300),
+    *(
+        0.0,
+        -0.0,
+        1e308,
+        -1e308,
+        1e15,
+        1.0000001e15,
+        1e16,
+        5e-324,
+        1e-310,
+        np.nan,
+        np.inf,
+        -np.inf,
+        -1.0,
+        1e300,
+    ),
     *(3.4e38, 3.5e38, 2.0**63, 2.0**64, 1e-45, 0.1, 1e12),
 )
 CELLS = (
-    *("", " ", "NaN", "nan", "inf", "-inf", "Infinity", "1e309", "-1e309", "1e-400", "0x10", "1,5", "1.234,5", "1_000"),
-    *("٣", "1e", "--", "-", "+", "null", "NULL", "n/a", "abc", "1.2.3", "true", "1 000", "1e999999999", "9" * 400),
+    *(
+        "",
+        " ",
+        "NaN",
+        "nan",
+        "inf",
+        "-inf",
+        "Infinity",
+        "1e309",
+        "-1e309",
+        "1e-400",
+        "0x10",
+        "1,5",
+        "1.234,5",
+        "1_000",
+    ),
+    *(
+        "٣",
+        "1e",
+        "--",
+        "-",
+        "+",
+        "null",
+        "NULL",
+        "n/a",
+        "abc",
+        "1.2.3",
+        "true",
+        "1 000",
+        "1e999999999",
+        "9" * 400,
+    ),
     *("'", "1\n2", "a\rb", "=1+1", "1d", "²", "１", "\u200b1", "1\u00a0", "2018-01-01"),
 )
 TIMES = (
-    *("2018-02-30 00:00", "2018-13-01", "24:00", "2018-01-01 24:00", "2018-01-01T00:00:60", "01/02/2018", "now", "0"),
-    *("2018-01-01 00:00+99:00", "2018-01-01 00:00:00.123456789", "9999-12-31T23:59:59+00:00", "0000-00-00", "1e10"),
-    *("2018-W01-1", "20180101", "2018-1-1", "NaT", "2018-01-01 00:00 ", "2018-01-01 00:00:00 CET", "-2018-01-01"),
+    *(
+        "2018-02-30 00:00",
+        "2018-13-01",
+        "24:00",
+        "2018-01-01 24:00",
+        "2018-01-01T00:00:60",
+        "01/02/2018",
+        "now",
+        "0",
+    ),
+    *(
+        "2018-01-01 00:00+99:00",
+        "2018-01-01 00:00:00.123456789",
+        "9999-12-31T23:59:59+00:00",
+        "0000-00-00",
+        "1e10",
+    ),
+    *(
+        "2018-W01-1",
+        "20180101",
+        "2018-1-1",
+        "NaT",
+        "2018-01-01 00:00 ",
+        "2018-01-01 00:00:00 CET",
+        "-2018-01-01",
+    ),
 )
 NAMES = (
-    *("", " ", "y", "ds", "unique_id", "Y", "a b", "naïve", "日本語", "💡", "x" * 3000, 'quo"te', "line\nbreak", "a,b"),
+    *(
+        "",
+        " ",
+        "y",
+        "ds",
+        "unique_id",
+        "Y",
+        "a b",
+        "naïve",
+        "日本語",
+        "💡",
+        "x" * 3000,
+        'quo"te',
+        "line\nbreak",
+        "a,b",
+    ),
     *(
         "a;b",
         "\ufeffds",
@@ -114,8 +264,37 @@ NAMES = (
     *("\u202ereversed", "\t", "'", "\\", "%s", "{0}", "temperature"),
 )
 IDS = (
-    *("", "a", "A", "ä", "a\u0308", "../x", "/etc/passwd", "x" * 10_000, "nul\0nul", "NaN", "nan", "inf", "None", "0"),
-    *("00", "-1", "[bold]b[/bold]", "line\nbreak", "💡", " a", "a ", "\u202e", "\x1b[31m", "CON", "a,b", 'q"q', "{}"),
+    *(
+        "",
+        "a",
+        "A",
+        "ä",
+        "a\u0308",
+        "../x",
+        "/etc/passwd",
+        "x" * 10_000,
+        "nul\0nul",
+        "NaN",
+        "nan",
+        "inf",
+        "None",
+        "0",
+    ),
+    *(
+        "00",
+        "-1",
+        "[bold]b[/bold]",
+        "line\nbreak",
+        "💡",
+        " a",
+        "a ",
+        "\u202e",
+        "\x1b[31m",
+        "CON",
+        "a,b",
+        'q"q',
+        "{}",
+    ),
 )
 SETTINGS: dict[str, tuple[float, tuple[Any, ...]]] = {
     "timezone": (0.75, ZONES),
@@ -123,7 +302,23 @@ SETTINGS: dict[str, tuple[float, tuple[Any, ...]]] = {
     "stamps": (0.3, ("start", "end")),
     "unit": (0.4, ("Wh", "kWh", "MWh", "W", "kW", "MW")),
     "cumulative": (0.12, (True, False)),
-    "interval": (0.15, ("15min", "30min", "1h", "1d", "7min", "2h", "900", "3600", "1", "0.5h", "365d", "999999999d")),
+    "interval": (
+        0.15,
+        (
+            "15min",
+            "30min",
+            "1h",
+            "1d",
+            "7min",
+            "2h",
+            "900",
+            "3600",
+            "1",
+            "0.5h",
+            "365d",
+            "999999999d",
+        ),
+    ),
     "duplicates": (0.4, ("refuse", "first", "last", "mean")),
     "allow_export": (0.3, (True, False)),
     "ignore": (0.1, ("PLF204", ("PLF205", "PLF207"), ("PLF204", "PLF205", "PLF207", "PLF209"))),
@@ -145,7 +340,20 @@ FORMATS = {
     "unix_ms": "unix_ms",
 }
 """Values of time_format, and how the stamps are then written."""
-WRONG_FORMATS = ("", "%", "%Q", "%H", "%Y", "iso", "%c", "%Y-%m-%d %Z", "\0", "%j %U", "%s", "%" * 500)
+WRONG_FORMATS = (
+    "",
+    "%",
+    "%Q",
+    "%H",
+    "%Y",
+    "iso",
+    "%c",
+    "%Y-%m-%d %Z",
+    "\0",
+    "%j %U",
+    "%s",
+    "%" * 500,
+)
 
 
 class Draft(NamedTuple):
@@ -163,9 +371,15 @@ class Draft(NamedTuple):
 
 def draw_settings(rng: Random) -> dict[str, Any]:
     """Settings of the kind that a user gives; most are valid."""
-    settings = {name: rng.choice(values) for name, (often, values) in SETTINGS.items() if rng.random() < often}
+    settings = {
+        name: rng.choice(values)
+        for name, (often, values) in SETTINGS.items()
+        if rng.random() < often
+    }
     if rng.random() < 0.12:
-        settings["time_format"] = rng.choice(list(FORMATS)) if rng.random() < 0.7 else rng.choice(WRONG_FORMATS)
+        settings["time_format"] = (
+            rng.choice(list(FORMATS)) if rng.random() < 0.7 else rng.choice(WRONG_FORMATS)
+        )
     if rng.random() < 0.02:
         settings[rng.choice(("timezone", "stamp_timezone"))] = rng.choice(WRONG_ZONES)
     for field in ("id_column", "time_column", "load_column"):
@@ -175,9 +389,13 @@ def draw_settings(rng: Random) -> dict[str, Any]:
 
 
 def draw_stamps(rng: Random) -> np.ndarray:
-    """(rows,) int64 seconds: mostly regular, sometimes with every fault that clocks and loggers have."""
+    """(rows,) int64 seconds: mostly regular, sometimes with every fault that clocks and loggers
+    have.
+    """
     num = rng.choice((1, 2, 3, 10, 30, 60, 100, 100, 200, 200, 400, 1000))
-    start = np.datetime64(rng.choice(STARTS if rng.random() < 0.93 else FAR_STARTS), "s").astype(np.int64)
+    start = np.datetime64(rng.choice(STARTS if rng.random() < 0.93 else FAR_STARTS), "s").astype(
+        np.int64
+    )
     step = rng.choice(STEPS)
     stamps = start + np.arange(num) * step
     dice = np.random.default_rng(rng.getrandbits(32))
@@ -185,20 +403,35 @@ def draw_stamps(rng: Random) -> np.ndarray:
         at = rng.randrange(num)
         stamps[at:] = stamps[at] + np.arange(num - at) * rng.choice(STEPS)
     if rng.random() < 0.15:
-        stamps = stamps + dice.integers(-1, 2, num) * rng.choice((1, 5, step // 20, step // 9, step // 2))
+        stamps = stamps + dice.integers(-1, 2, num) * rng.choice(
+            (1, 5, step // 20, step // 9, step // 2)
+        )
     if rng.random() < 0.2:
         stamps = stamps[dice.random(num) > rng.choice((0.01, 0.1, 0.6))]
     if rng.random() < 0.1:
         stamps = np.repeat(stamps, dice.integers(0, 3, len(stamps)))
     if rng.random() < 0.03 and len(stamps):
-        stamps[rng.randrange(len(stamps))] = np.datetime64(rng.choice(FAR_STARTS), "s").astype(np.int64)
+        stamps[rng.randrange(len(stamps))] = np.datetime64(rng.choice(FAR_STARTS), "s").astype(
+            np.int64
+        )
     if rng.random() < 0.08:
         dice.shuffle(stamps)
     return stamps[::-1] if rng.random() < 0.03 else stamps
 
 
 ODD_VALUES = (
-    *("constant", "nearly constant", "register", "walk", "zero", "stuck", "unit", "unit", "reset", "special"),
+    *(
+        "constant",
+        "nearly constant",
+        "register",
+        "walk",
+        "zero",
+        "stuck",
+        "unit",
+        "unit",
+        "reset",
+        "special",
+    ),
     *("export", "glitch"),
 )
 
@@ -207,7 +440,10 @@ def draw_values(rng: Random, num: int) -> np.ndarray:
     """(rows,) float64 that a meter might show, or that none does."""
     dice = np.random.default_rng(rng.getrandbits(32))
     kind = rng.choice(("load",) * 6 + ODD_VALUES)
-    values = np.round(rng.choice((0.5, 1, 30, 4e4)) * (1 + 0.5 * np.sin(np.arange(num) / 15) + dice.random(num)), 3)
+    values = np.round(
+        rng.choice((0.5, 1, 30, 4e4)) * (1 + 0.5 * np.sin(np.arange(num) / 15) + dice.random(num)),
+        3,
+    )
     if kind in ("constant", "zero"):
         values[:] = 0 if kind == "zero" else rng.choice(SPECIAL)
     elif kind in ("register", "reset"):
@@ -219,11 +455,15 @@ def draw_values(rng: Random, num: int) -> np.ndarray:
     elif kind == "special":
         values = dice.choice(SPECIAL, num)
     elif kind == "nearly constant":
-        values = rng.choice((1e-9, 7.5, 1e9)) * (1 + rng.choice((1e-8, 1e-7, 1e-6, 1e-5)) * dice.normal(size=num))
+        values = rng.choice((1e-9, 7.5, 1e9)) * (
+            1 + rng.choice((1e-8, 1e-7, 1e-6, 1e-5)) * dice.normal(size=num)
+        )
     elif kind == "export":
         values[np.arange(num) % 24 > 18] *= -1
     elif kind == "glitch" and num:
-        values[dice.integers(0, num, rng.choice((1, 1, 3, 20)))] *= rng.choice((60, 1e5, -1e4, 1e12))
+        values[dice.integers(0, num, rng.choice((1, 1, 3, 20)))] *= rng.choice(
+            (60, 1e5, -1e4, 1e12)
+        )
     elif kind in ("stuck", "unit") and num:
         at = rng.randrange(num)
         factor = rng.choice((4, 0.25, 1000, 1e-3, 250, 1e6, 1e-9))
@@ -261,10 +501,17 @@ def draw_draft(rng: Random, settings: dict[str, Any]) -> Draft:
     ids = [client for k, part in enumerate(parts) for client in [draw_id(rng, k)] * len(part)]
     order = np.argsort(stamps, kind="stable") if rng.random() < 0.3 else np.arange(len(stamps))
     ids = [ids[k] for k in order]
-    covariates = [(draw_name(rng, f"x{k + 1}"), draw_values(rng, len(stamps))) for k in range(rng.choice((0, 0, 1, 2)))]
-    texts = [(draw_name(rng, "site"), [rng.choice(CELLS)] * len(stamps))] if rng.random() < 0.05 else []
+    covariates = [
+        (draw_name(rng, f"x{k + 1}"), draw_values(rng, len(stamps)))
+        for k in range(rng.choice((0, 0, 1, 2)))
+    ]
+    texts = (
+        [(draw_name(rng, "site"), [rng.choice(CELLS)] * len(stamps))] if rng.random() < 0.05 else []
+    )
     load = (draw_name(rng, settings.get("load_column", "y")), loads[order])
-    identity = draw_name(rng, settings.get("id_column", "unique_id")) if rng.random() < 0.95 else None
+    identity = (
+        draw_name(rng, settings.get("id_column", "unique_id")) if rng.random() < 0.95 else None
+    )
     return Draft(time, stamps[order], identity, ids, [load, *covariates], texts)
 
 
@@ -276,7 +523,9 @@ def write_stamps(rng: Random, seconds: np.ndarray, time_format: str | None) -> l
     how = FORMATS.get(time_format or "", "iso")
     if how == "iso" or rng.random() < 0.1:
         unit = rng.choice(("s", "s", "s", "s", "m", "D", "ms"))
-        texts = np.datetime_as_string(seconds.astype("datetime64[s]"), unit=unit, casting="unsafe").tolist()
+        texts = np.datetime_as_string(
+            seconds.astype("datetime64[s]"), unit=unit, casting="unsafe"
+        ).tolist()
         suffix = rng.choice(("", "", "", "", "Z", "Z", "+00:00", "-06:00", "+05:30"))
         space = rng.choice("T T ")
         return [text.replace("T", space) + suffix for text in texts]
@@ -311,7 +560,9 @@ def csv_bytes(rng: Random, settings: dict[str, Any], odd: float = 0.1) -> bytes:
     mark = settings.get("decimal", ".") if rng.random() < 0.95 else ","
     columns = [(draft.time, write_stamps(rng, draft.seconds, settings.get("time_format")))]
     columns += [(draft.id, draft.ids)] if draft.id is not None else []
-    columns += [(name, write_numbers(rng, values, mark)) for name, values in draft.numbers] + draft.texts
+    columns += [
+        (name, write_numbers(rng, values, mark)) for name, values in draft.numbers
+    ] + draft.texts
     if rng.random() < 0.2:
         rng.shuffle(columns)
     for _ in range(rng.choice((1, 1, 5)) if rng.random() < odd and len(draft.seconds) else 0):
@@ -324,7 +575,9 @@ def csv_bytes(rng: Random, settings: dict[str, Any], odd: float = 0.1) -> bytes:
     writer.writerow([name for name, _ in columns])
     if rng.random() < 0.98:
         writer.writerows(zip(*(cells for _, cells in columns), strict=True))
-    encoded = text.getvalue().encode(rng.choice(("utf-16", "latin-1")) if rng.random() < 0.01 else "utf-8", "replace")
+    encoded = text.getvalue().encode(
+        rng.choice(("utf-16", "latin-1")) if rng.random() < 0.01 else "utf-8", "replace"
+    )
     return (b"\xef\xbb\xbf" if rng.random() < 0.05 else b"") + encoded
 
 
@@ -346,7 +599,9 @@ class _Unknown(pa.ExtensionType):
 
 
 def _union(num: int) -> pa.Array:
-    return pa.UnionArray.from_sparse(pa.array([0] * num, pa.int8()), [pa.array([1.5] * num), pa.array(["a"] * num)])
+    return pa.UnionArray.from_sparse(
+        pa.array([0] * num, pa.int8()), [pa.array([1.5] * num), pa.array(["a"] * num)]
+    )
 
 
 ODD: tuple[Callable[[int], pa.Array], ...] = (
@@ -366,8 +621,12 @@ ODD: tuple[Callable[[int], pa.Array], ...] = (
     lambda num: pa.array(["a", None, "b", "a"] * num, pa.string())[:num].dictionary_encode(),
     lambda num: pa.array([1.5, 2.5] * num)[:num].dictionary_encode(),
     lambda num: pa.array([1, 2] * num, pa.timestamp("s", "UTC"))[:num].dictionary_encode(),
-    lambda num: pa.DictionaryArray.from_arrays(pa.array([0] * num, pa.int8()), pa.array([None], pa.string())),
-    lambda num: pa.DictionaryArray.from_arrays(pa.array([1, 0] * num, pa.int8())[:num], pa.array(["a", "a"])),
+    lambda num: pa.DictionaryArray.from_arrays(
+        pa.array([0] * num, pa.int8()), pa.array([None], pa.string())
+    ),
+    lambda num: pa.DictionaryArray.from_arrays(
+        pa.array([1, 0] * num, pa.int8())[:num], pa.array(["a", "a"])
+    ),
     lambda num: pa.array([True, False, None] * num, pa.bool_())[:num],
     lambda num: pa.nulls(num),
     lambda num: pa.nulls(num, pa.float64()),
@@ -383,10 +642,14 @@ ODD: tuple[Callable[[int], pa.Array], ...] = (
     lambda num: pa.array([np.nan, 1.0] * num, pa.float32())[:num],
     lambda num: pa.array([17_000, -(2**31), 2**31 - 1] * num, pa.int32()).cast(pa.date32())[:num],
     lambda num: pa.array([1_500_000_000_000] * num, pa.int64()).cast(pa.date64()),
-    lambda num: pa.array([2**63 - 1, -(2**63), 0] * num, pa.int64())[:num].cast(pa.timestamp("s", "UTC")),
+    lambda num: pa.array([2**63 - 1, -(2**63), 0] * num, pa.int64())[:num].cast(
+        pa.timestamp("s", "UTC")
+    ),
     lambda num: pa.array([2**63 - 1, -(2**63)] * num, pa.int64())[:num].cast(pa.timestamp("ns")),
     lambda num: pa.array([2**62] * num, pa.int64()).cast(pa.timestamp("s")),
-    lambda num: pa.array([253_402_300_800] * num, pa.int64()).cast(pa.timestamp("s", "America/Chicago")),
+    lambda num: pa.array([253_402_300_800] * num, pa.int64()).cast(
+        pa.timestamp("s", "America/Chicago")
+    ),
     lambda num: pa.array([0] * num, pa.timestamp("ms", "Mars/Phobos")),
     lambda num: pa.array([0] * num, pa.timestamp("ms", "nowhere")),
     lambda num: pa.array(range(num), pa.timestamp("s", "+05:30")),
@@ -395,7 +658,9 @@ ODD: tuple[Callable[[int], pa.Array], ...] = (
     lambda num: pa.ExtensionArray.from_storage(_Unknown(), pa.array([1.0] * num, pa.float64())),
     lambda num: pa.array([b"0" * 16] * num, pa.uuid()),
     lambda num: pa.array(["{}"] * num, pa.json_()),
-    lambda num: pa.RunEndEncodedArray.from_arrays(pa.array([num or 1], pa.int32()), pa.array([1.0]))[:num],
+    lambda num: pa.RunEndEncodedArray.from_arrays(
+        pa.array([num or 1], pa.int32()), pa.array([1.0])
+    )[:num],
     lambda num: pa.array([[1]] * num, pa.list_view(pa.int8())),
     _union,
 )
@@ -414,7 +679,11 @@ def time_array(rng: Random, seconds: np.ndarray, settings: dict[str, Any]) -> pa
         return pa.array((seconds // 86_400 % 2**31).astype(np.int32)).cast(pa.date32())
     unit = rng.choice(("s", "ms", "us", "us", "ns"))
     stamps = seconds.astype("datetime64[s]").astype(f"datetime64[{unit}]")
-    zone = rng.choice(("UTC", "UTC", "America/Chicago", "+02:00", "Europe/London", "")) if kind == "zoned" else None
+    zone = (
+        rng.choice(("UTC", "UTC", "America/Chicago", "+02:00", "Europe/London", ""))
+        if kind == "zoned"
+        else None
+    )
     return pa.array(stamps.astype(np.int64)).cast(pa.timestamp(unit, zone or None))
 
 
@@ -425,7 +694,9 @@ def number_array(rng: Random, values: np.ndarray) -> pa.Array:
     with np.errstate(all="ignore"):
         if rng.random() < 0.4:
             return pa.array(values.astype(rng.choice((np.float32, np.float16))))
-        whole = np.nan_to_num(np.clip(values, 0, 1e4)).astype(rng.choice((np.int64, np.uint16, np.int16)))
+        whole = np.nan_to_num(np.clip(values, 0, 1e4)).astype(
+            rng.choice((np.int64, np.uint16, np.int16))
+        )
         return pa.array(whole).cast(pa.decimal128(38, 2)) if rng.random() < 0.2 else pa.array(whole)
 
 
@@ -446,7 +717,9 @@ def arrow_table(rng: Random, settings: dict[str, Any], odd: float = 0.2) -> pa.T
         columns[at] = (columns[at][0], rng.choice(ODD)(len(draft.seconds)))
     if rng.random() < 0.05:
         columns.append((rng.choice(NAMES), rng.choice(ODD)(len(draft.seconds))))
-    table = pa.Table.from_arrays([array for _, array in columns], names=[name for name, _ in columns])
+    table = pa.Table.from_arrays(
+        [array for _, array in columns], names=[name for name, _ in columns]
+    )
     if rng.random() < 0.05:
         table = pa.concat_tables([table, table.slice(0, 0), table.slice(len(table) // 2)])
     return table.slice(0, 0) if rng.random() < 0.02 else table
@@ -465,14 +738,18 @@ def parquet_bytes(rng: Random, settings: dict[str, Any], odd: float = 0.2) -> by
     }
     stream = io.BytesIO()
     try:
-        pq.write_table(arrow_table(rng, settings, odd), stream, allow_truncated_timestamps=True, **options)
+        pq.write_table(
+            arrow_table(rng, settings, odd), stream, allow_truncated_timestamps=True, **options
+        )
     except (pa.ArrowException, ValueError):
         return None
     return stream.getvalue()
 
 
 def pandas_frame(rng: Random, settings: dict[str, Any]) -> object:
-    """A pandas frame, some with what only pandas has: mixed objects, periods, an index, names that are no texts."""
+    """A pandas frame, some with what only pandas has: mixed objects, periods, an index, names that
+    are no texts.
+    """
     table = arrow_table(rng, settings, odd=0.1)
     try:
         frame = table.to_pandas(timestamp_as_object=rng.random() < 0.03)
@@ -480,7 +757,9 @@ def pandas_frame(rng: Random, settings: dict[str, Any]) -> object:
         return pd.DataFrame()
     if rng.random() < 0.3 and len(frame.columns):
         _spoil_frame(rng, frame)
-    kind = rng.choice(("plain",) * 8 + ("index", "number names", "two levels", "series", "category"))
+    kind = rng.choice(
+        ("plain",) * 8 + ("index", "number names", "two levels", "series", "category")
+    )
     is_once = len(frame.columns) > 0 and list(frame.columns).count(frame.columns[0]) == 1
     if kind == "index" and is_once and frame.dtypes.iloc[0] != np.float16:
         return frame.set_index(list(frame.columns[:1]))
@@ -489,14 +768,32 @@ def pandas_frame(rng: Random, settings: dict[str, Any]) -> object:
     elif kind == "two levels":
         frame.columns = pd.MultiIndex.from_tuples([(name, "x") for name in frame.columns])
     elif kind == "category":
-        texts = [name for name in frame.columns if list(frame.columns).count(name) == 1 and frame[name].dtype == "str"]
+        texts = [
+            name
+            for name in frame.columns
+            if list(frame.columns).count(name) == 1 and frame[name].dtype == "str"
+        ]
         return frame.astype(dict.fromkeys(texts, "category"))
     return frame.iloc[:, 0] if kind == "series" and len(frame.columns) else frame
 
 
 def _spoil_frame(rng: Random, frame: pd.DataFrame) -> None:
     """Give one column something that only pandas has."""
-    cells = [None, 1, "a", 1.5, b"x", [1], {"a": 1}, pd.Timestamp("2018-01-01"), pd.NaT, pd.NA, 2**70, 1j, object()]
+    cells = [
+        None,
+        1,
+        "a",
+        1.5,
+        b"x",
+        [1],
+        {"a": 1},
+        pd.Timestamp("2018-01-01"),
+        pd.NaT,
+        pd.NA,
+        2**70,
+        1j,
+        object(),
+    ]
     num = len(frame)
     spoiled = (
         lambda: pd.Series([rng.choice(cells) for _ in range(num)], dtype=object),
@@ -504,7 +801,9 @@ def _spoil_frame(rng: Random, frame: pd.DataFrame) -> None:
         lambda: pd.Series([rng.choice((1, None))] * num, dtype="Int64"),
         lambda: pd.Series(pd.period_range("2018-01-01", periods=num, freq="h")),
         lambda: pd.Series(pd.interval_range(0, num, num) if num else [], dtype="interval"),
-        lambda: pd.Series([datetime.datetime(2018, 1, 1), datetime.date(2018, 1, 2), "x"] * num, dtype=object)[:num],
+        lambda: pd.Series(
+            [datetime.datetime(2018, 1, 1), datetime.date(2018, 1, 2), "x"] * num, dtype=object
+        )[:num],
         lambda: pd.Series([0.0, 1.0] * num, dtype="Sparse[float]")[:num],
         lambda: pd.Series([1 + 1j] * num),
         lambda: pd.Series(pd.to_timedelta([1] * num, unit="s")),
@@ -517,17 +816,38 @@ def polars_frame(rng: Random, settings: dict[str, Any]) -> object:
     table = arrow_table(rng, settings, odd=0.1)
     try:
         frame = pl.from_arrow(table)
-    except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, TypeError):
+    except (
+        pa.ArrowException,
+        pl.exceptions.PolarsError,
+        pl.exceptions.PanicException,
+        ValueError,
+        TypeError,
+    ):
         return pl.DataFrame()
     if any(isinstance(kind, pl.Decimal) and kind.precision > 38 for kind in frame.dtypes):
         return pl.DataFrame()  # polars can read these and panics when they are to leave it
     if rng.random() < 0.2 and frame.width:
         kind = rng.choice(
-            (pl.Int128, pl.Categorical, pl.Object, pl.Decimal(38, 3), pl.Time, pl.Null, pl.Array(pl.Int8, 2))
+            (
+                pl.Int128,
+                pl.Categorical,
+                pl.Object,
+                pl.Decimal(38, 3),
+                pl.Time,
+                pl.Null,
+                pl.Array(pl.Int8, 2),
+            )
         )
-        cell = {pl.Categorical: "a", pl.Object: object(), pl.Null: None, pl.Time: datetime.time(1)}.get(kind, 1)
+        cell = {
+            pl.Categorical: "a",
+            pl.Object: object(),
+            pl.Null: None,
+            pl.Time: datetime.time(1),
+        }.get(kind, 1)
         cells = [[1, 2] if isinstance(kind, pl.Array) else cell] * frame.height
-        frame = frame.with_columns(pl.Series(rng.choice(frame.columns), cells, dtype=kind, strict=False))
+        frame = frame.with_columns(
+            pl.Series(rng.choice(frame.columns), cells, dtype=kind, strict=False)
+        )
     return frame.lazy() if rng.random() < 0.03 else frame
 
 
@@ -537,7 +857,23 @@ def other_object(rng: Random, settings: dict[str, Any]) -> object:
 
 
 OTHERS: tuple[object, ...] = (
-    *(None, 1, 1.5, b"abc", [], {}, [1, 2], (1, 2), set(), True, len, object(), Config(), np.zeros((3, 2)), iter([])),
+    *(
+        None,
+        1,
+        1.5,
+        b"abc",
+        [],
+        {},
+        [1, 2],
+        (1, 2),
+        set(),
+        True,
+        len,
+        object(),
+        Config(),
+        np.zeros((3, 2)),
+        iter([]),
+    ),
     *(
         "",
         "\0",
@@ -560,7 +896,13 @@ OTHERS: tuple[object, ...] = (
         "bundled:ZZ",
         "a.csv?b=c",
     ),
-    *({"ds": ["2018-01-01"] * 5, "y": [1] * 5}, {"ds": [1], "y": [1, 2]}, [{"ds": 1}], {1: [1]}, {"y": object()}),
+    *(
+        {"ds": ["2018-01-01"] * 5, "y": [1] * 5},
+        {"ds": [1], "y": [1, 2]},
+        [{"ds": 1}],
+        {1: [1]},
+        {"y": object()},
+    ),
     *(
         pa.table({}),
         pd.DataFrame(),
@@ -584,11 +926,27 @@ def mutate(rng: Random, content: bytes, *, is_text: bool) -> bytes:
         if not data:
             break
         at, length = _spot(rng, len(data), is_text=is_text), rng.choice((1, 1, 2, 8, 100))
-        kind = rng.choice(("flip", "flip", "set", "insert", "delete", "cut", "copy", "swap", "cell", "cell", "join"))
+        kind = rng.choice(
+            (
+                "flip",
+                "flip",
+                "set",
+                "insert",
+                "delete",
+                "cut",
+                "copy",
+                "swap",
+                "cell",
+                "cell",
+                "join",
+            )
+        )
         if kind == "flip":
             data[at] ^= 1 << rng.randrange(8)
         elif kind == "set":
-            data[at : at + 1] = bytes([rng.choice((0, 9, 10, 13, 32, 34, 39, 44, 46, 59, 127, 128, 255, 254))])
+            data[at : at + 1] = bytes(
+                [rng.choice((0, 9, 10, 13, 32, 34, 39, 44, 46, 59, 127, 128, 255, 254))]
+            )
         elif kind == "insert":
             data[at:at] = rng.randbytes(length)
         elif kind == "delete":
@@ -638,7 +996,11 @@ def base(seed: int, form: str, number: int) -> Base:
     rng = Random(f"base {seed} {form} {number}")
     while True:
         settings = draw_settings(rng)
-        made = parquet_bytes(rng, settings, odd=0.05) if form == "parquet" else csv_bytes(rng, settings, odd=0)
+        made = (
+            parquet_bytes(rng, settings, odd=0.05)
+            if form == "parquet"
+            else csv_bytes(rng, settings, odd=0)
+        )
         if made is not None:
             return Base(gzip.compress(made, 1, mtime=0) if form == "csv.gz" else made, settings)
 
@@ -653,7 +1015,9 @@ def _source(rng: Random, path: Path, settings: dict[str, Any]) -> Made:
     if rng.random() > 0.1:
         return str(path), settings
     moved = {
-        name: settings[name] for name in ("timezone", "unit", "stamps", "time_format", "layout") if name in settings
+        name: settings[name]
+        for name in ("timezone", "unit", "stamps", "time_format", "layout")
+        if name in settings
     }
     query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in moved.items())
     return f"{path}?{query}", {name: value for name, value in settings.items() if name not in moved}
@@ -670,7 +1034,10 @@ def make_csv(rng: Random, seed: int, folder: Path) -> Made:
 
 
 def _write_statics(rng: Random, folder: Path) -> Path:
-    rows = ["unique_id,area,timezone", *(f"m{k},{rng.choice(SPECIAL)},{rng.choice(ZONES)}" for k in range(6))]
+    rows = [
+        "unique_id,area,timezone",
+        *(f"m{k},{rng.choice(SPECIAL)},{rng.choice(ZONES)}" for k in range(6)),
+    ]
     content = ("\n".join(rows) + "\n").encode()
     path = folder / "statics.csv"
     path.write_bytes(mutate(rng, content, is_text=True) if rng.random() < 0.6 else content)
@@ -715,7 +1082,9 @@ def make_mutated_parquet(rng: Random, seed: int, folder: Path) -> Made:
 
 def make_garbage(rng: Random, seed: int, folder: Path) -> Made:
     """Random bytes under any name."""
-    path = folder / rng.choice(("x.csv", "x.parquet", "x.csv.gz", "x.parquet.gz", "x.txt", "x.pq", "x.csv.GZ", "x.zip"))
+    path = folder / rng.choice(
+        ("x.csv", "x.parquet", "x.csv.gz", "x.parquet.gz", "x.txt", "x.pq", "x.csv.GZ", "x.zip")
+    )
     kind = rng.choice(("bytes", "letters", "marks", "empty", "magic"))
     letters = {"letters": b"a1,.\n;\"' -", "marks": b",;\t|\r\n\"'"}.get(kind)
     size = rng.choice((1, 3, 10, 100, 1000))
@@ -724,7 +1093,9 @@ def make_garbage(rng: Random, seed: int, folder: Path) -> Made:
     return str(path), draw_settings(rng)
 
 
-def _make_frame(draw: Callable[[Random, dict[str, Any]], object]) -> Callable[[Random, int, Path], Made]:
+def _make_frame(
+    draw: Callable[[Random, dict[str, Any]], object],
+) -> Callable[[Random, int, Path], Made]:
     def make(rng: Random, seed: int, folder: Path) -> Made:
         settings = draw_settings(rng)
         return draw(rng, settings), settings
@@ -736,7 +1107,9 @@ def _make_frame(draw: Callable[[Random, dict[str, Any]], object]) -> Callable[[R
 def comstock_base(layout: str, root: Path) -> Path:
     """A valid ComStock folder of two buildings, written once per process."""
     buildings = dict(list(comstock_folder.BUILDINGS.items())[:2])
-    return comstock_folder.write_folder(root / f"comstock-{layout}", layout, buildings=buildings, num_days=3)
+    return comstock_folder.write_folder(
+        root / f"comstock-{layout}", layout, buildings=buildings, num_days=3
+    )
 
 
 def make_comstock(rng: Random, seed: int, folder: Path) -> Made:
@@ -746,19 +1119,38 @@ def make_comstock(rng: Random, seed: int, folder: Path) -> Made:
     shutil.copytree(comstock_base(rng.choice(comstock_folder.LAYOUTS), folder), target)
     for _ in range(rng.choice((1, 1, 2))):
         _change_file(rng, rng.choice(sorted(path for path in target.rglob("*") if path.is_file())))
-    options = [f"{name}={rng.choice(values)}" for name, values in COMSTOCK_OPTIONS.items() if rng.random() < 0.2]
+    options = [
+        f"{name}={rng.choice(values)}"
+        for name, values in COMSTOCK_OPTIONS.items()
+        if rng.random() < 0.2
+    ]
     return f"comstock:{target}" + (f"?{'&'.join(options)}" if options else ""), draw_settings(rng)
 
 
 COMSTOCK_OPTIONS = {
     "state": ("CA", "ca", "IL", "", "C/A", "é"),
     "upgrade": ("10", "0", "-1", "x", "99999999999"),
-    "buildings": ("1", "2", "3", "0", "paper", "15222,", "15222,15225", "1,1", "x", ",", "9" * 30, "-1"),
+    "buildings": (
+        "1",
+        "2",
+        "3",
+        "0",
+        "paper",
+        "15222,",
+        "15222,15225",
+        "1,1",
+        "x",
+        ",",
+        "9" * 30,
+        "-1",
+    ),
 }
 
 
 def _change_file(rng: Random, path: Path) -> None:
-    kind = rng.choice(("bytes",) * 5 + ("types",) * 4 + ("remove", "empty", "move", "copy", "other"))
+    kind = rng.choice(
+        ("bytes",) * 5 + ("types",) * 4 + ("remove", "empty", "move", "copy", "other")
+    )
     is_text = path.suffix == ".csv"
     if kind == "types" and not is_text:
         try:
@@ -770,9 +1162,18 @@ def _change_file(rng: Random, path: Path) -> None:
     elif kind == "empty":
         path.write_bytes(b"")
     elif kind == "move":
-        path.rename(path.with_name(rng.choice(("x.csv", "1-10.parquet", "15222-9.parquet", ".hidden", "15225-10.pq"))))
+        path.rename(
+            path.with_name(
+                rng.choice(("x.csv", "1-10.parquet", "15222-9.parquet", ".hidden", "15225-10.pq"))
+            )
+        )
     elif kind == "copy":
-        shutil.copy(path, path.with_name(rng.choice(("15222-10 (1).parquet", "G0600370_2017.csv", "99-10.parquet"))))
+        shutil.copy(
+            path,
+            path.with_name(
+                rng.choice(("15222-10 (1).parquet", "G0600370_2017.csv", "99-10.parquet"))
+            ),
+        )
     elif kind == "other":
         path.write_bytes(rng.randbytes(50))
     else:
@@ -790,7 +1191,9 @@ def _change_column(rng: Random, path: Path) -> None:
     elif kind == "twice":
         table = table.append_column(table.schema.names[at], table.column(at))
     else:
-        new = rng.choice(ODD)(len(table)) if kind == "odd" else pa.array(draw_values(rng, len(table)))
+        new = (
+            rng.choice(ODD)(len(table)) if kind == "odd" else pa.array(draw_values(rng, len(table)))
+        )
         table = table.set_column(at, table.schema.names[at], new)
     pq.write_table(table, path)
 
@@ -856,7 +1259,9 @@ def _try(table: object, settings: dict[str, Any], index: int) -> tuple[str, ...]
     if index % TWICE_EVERY == 0 and not isinstance(table, Iterator):
         again = examine(table, config)
         assert again.to_dict() == found.to_dict(), "another diagnosis the second time"
-        assert _fingerprint(again.panel) == _fingerprint(found.panel), "another panel the second time"
+        assert _fingerprint(again.panel) == _fingerprint(found.panel), (
+            "another panel the second time"
+        )
     if index % PRINT_EVERY == 0:
         with terminal.output.capture() as printed:
             terminal.print_diagnosis(found)
@@ -865,14 +1270,19 @@ def _try(table: object, settings: dict[str, Any], index: int) -> tuple[str, ...]
 
 
 def check(found: Diagnosis) -> None:
-    """Refuse a diagnosis that contradicts itself, shows what is no number, or has a panel with it."""
+    """Refuse a diagnosis that contradicts itself, shows what is no number, or has a panel with it.
+    """
     json.dumps(found.to_dict(), allow_nan=False)
     for finding in found.findings:
         rule = RULES[finding.code]
         assert type(finding.count) is int, f"a count is a {type(finding.count)}"
         assert finding.count >= 1, f"{finding.code} counts {finding.count}"
-        assert rule.level != "refused" or finding.client is not None, f"{finding.code} refuses no client"
-        assert finding.place.row is None or finding.place.row >= 1, f"{finding.code} is in row {finding.place.row}"
+        assert rule.level != "refused" or finding.client is not None, (
+            f"{finding.code} refuses no client"
+        )
+        assert finding.place.row is None or finding.place.row >= 1, (
+            f"{finding.code} is in row {finding.place.row}"
+        )
         check_text(finding.detail)
         str(finding).encode()
     levels = {finding.rule.level for finding in found.findings}
@@ -880,18 +1290,24 @@ def check(found: Diagnosis) -> None:
     assert found.is_usable == (not levels & {"error", "refused"})
     assert found.panel is not None or not found.is_usable, "no panel, and nothing that says why"
     assert not set(found.ids) & set(found.refused)
-    assert sum(group.count for group in found.groups()) == sum(finding.count for finding in found.findings)
+    assert sum(group.count for group in found.groups()) == sum(
+        finding.count for finding in found.findings
+    )
     if found.is_usable and found.panel is not None:
         assert found.ids == found.panel.ids
     if found.panel is not None:
         check_panel(found.panel)
         empty = np.array(found.panel.ids)[~np.isfinite(found.panel.load).any(axis=1)]
-        assert "error" in levels or set(empty) <= set(found.refused), "a client without a reading takes part"
+        assert "error" in levels or set(empty) <= set(found.refused), (
+            "a client without a reading takes part"
+        )
 
 
 def check_text(text: str) -> None:
     """Refuse a number that is not finite; what stands in quotes is the file's own text."""
-    assert not _NOT_FINITE.search(_QUOTED.sub("", text)), f"shows a number that is not finite: {text[:300]}"
+    assert not _NOT_FINITE.search(_QUOTED.sub("", text)), (
+        f"shows a number that is not finite: {text[:300]}"
+    )
     text.encode()
 
 
@@ -913,11 +1329,14 @@ def _fingerprint(panel: Panel | None) -> str | None:
 
 
 def work(seed: int, pipe: Connection, log: str) -> None:
-    """Try the inputs that come through the pipe; a hang or a crash leaves its traceback in the log."""
+    """Try the inputs that come through the pipe; a hang or a crash leaves its traceback in the log.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pa.set_cpu_count(1)
-    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a folder in memory, where there is one
+    memory = (
+        "/dev/shm" if Path("/dev/shm").is_dir() else None
+    )  # a folder in memory, where there is one
     with tempfile.TemporaryDirectory(dir=memory) as folder, Path(log).open("w") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())  # polars prints when it panics
         faulthandler.enable(file)
@@ -942,14 +1361,20 @@ class Worker:
 
     def start(self) -> None:
         """Start a new process."""
-        context = multiprocessing.get_context("spawn")  # libraries with threads do not survive a fork
+        context = multiprocessing.get_context(
+            "spawn"
+        )  # libraries with threads do not survive a fork
         self.pipe, other = context.Pipe()
-        self.process = context.Process(target=work, args=(self.seed, other, str(self.log)), daemon=True)
+        self.process = context.Process(
+            target=work, args=(self.seed, other, str(self.log)), daemon=True
+        )
         self.process.start()
         other.close()
 
     def give(self, block: list[int]) -> None:
-        """Inputs to try next; after some blocks by a new process, as pyarrow keeps addresses of damaged gz streams."""
+        """Inputs to try next; after some blocks by a new process, as pyarrow keeps addresses of
+        damaged gz streams.
+        """
         self.block, self.is_idle = block, False
         self.num_blocks += 1
         if self.num_blocks % RENEW_BLOCKS == 0:
@@ -990,7 +1415,9 @@ class Worker:
 
 def run(count: int, seed: int, jobs: int) -> Iterator[Outcome]:
     """Try all inputs in worker processes."""
-    blocks = iter([list(range(begin, min(count, begin + BLOCK))) for begin in range(0, count, BLOCK)])
+    blocks = iter(
+        [list(range(begin, min(count, begin + BLOCK))) for begin in range(0, count, BLOCK)]
+    )
     with tempfile.TemporaryDirectory() as folder:
         workers = [Worker(seed, Path(folder) / f"{k}.log") for k in range(jobs)]
         idle = list(workers)
@@ -1015,11 +1442,15 @@ def run(count: int, seed: int, jobs: int) -> Iterator[Outcome]:
 def report(outcomes: Sequence[Outcome], seconds: float, jobs: int) -> int:
     """Print the figures; the number of failures."""
     failures = [outcome for outcome in outcomes if outcome.failure]
-    print(f"\n{len(outcomes):,} inputs in {seconds:.0f} s with {jobs} processes ({len(outcomes) / seconds:.0f} per s)")
+    print(
+        f"\n{len(outcomes):,} inputs in {seconds:.0f} s with {jobs} processes ({len(outcomes) / seconds:.0f} per s)"
+    )
     for kind, number in Counter(outcome.kind for outcome in outcomes).most_common():
         print(f"  {kind:26} {number:8,}")
     print("what became of them (an input can have several findings)")
-    for result, number in sorted(Counter(result for outcome in outcomes for result in outcome.results).items()):
+    for result, number in sorted(
+        Counter(result for outcome in outcomes for result in outcome.results).items()
+    ):
         print(f"  {result:8} {RULES[result].title if result in RULES else '':32} {number:8,}")
     slowest = max(outcomes, key=lambda outcome: outcome.seconds)
     print(f"slowest: {slowest.seconds:.2f} s (input {slowest.index}, {slowest.kind})")
@@ -1029,7 +1460,9 @@ def report(outcomes: Sequence[Outcome], seconds: float, jobs: int) -> int:
 
 def main() -> None:
     """Run the campaign, or one input of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
@@ -1045,7 +1478,9 @@ def main() -> None:
     for outcome in run(options.count, options.seed, options.jobs):
         outcomes.append(outcome)
         if outcome.failure:
-            print(f"failed: --seed {options.seed} --index {outcome.index} ({outcome.kind})\n{outcome.failure}")
+            print(
+                f"failed: --seed {options.seed} --index {outcome.index} ({outcome.kind})\n{outcome.failure}"
+            )
         if len(outcomes) % 5000 == 0:
             print(f"{len(outcomes):,} inputs, {time.monotonic() - begun:.0f} s", file=sys.stderr)
     sys.exit(report(outcomes, time.monotonic() - begun, options.jobs) > 0)

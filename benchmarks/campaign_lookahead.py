@@ -1,8 +1,10 @@
-"""Alter readings that come later, in thousands of ways, and look for any change in what should not know of them.
+"""Alter readings that come later, in thousands of ways, and look for any change in what should not
+know of them.
 
-Each trial takes a small set of meters, with gaps across the boundaries of its parts and a meter that stands still, and
-alters one or all of them from some time on: loads, weather, gaps, stuck stretches, copies, spikes, units, stamps, all
-that the data doctor's rules look at. Then it asks what was asked of the set as it was:
+Each trial takes a small set of meters, with gaps across the boundaries of its parts and a meter
+that stands still, and alters one or all of them from some time on: loads, weather, gaps, stuck
+stretches, copies, spikes, units, stamps, all that the data doctor's rules look at. Then it asks
+what was asked of the set as it was:
 
     forecast   `plfl forecast --at` with the run's own data or a file: the answer, or the refusal, word for word
     run        what training sees and the scalers; with an altered test part also what choices and factors are made of
@@ -11,8 +13,9 @@ that the data doctor's rules look at. Then it asks what was asked of the set as 
     client     the update that a client of a federation sends, trained anew each time
     whole ...  the same by whole runs, adaptations and cross-validations, trained anew: every stored array
 
-A record that an alteration makes unusable (stamps beside the grid, two values for one stamp) is left out by a run and
-said so; that is counted apart. The last reading of a record stays, as it says where the parts begin.
+A record that an alteration makes unusable (stamps beside the grid, two values for one stamp) is
+left out by a run and said so; that is counted apart. The last reading of a record stays, as it says
+where the parts begin.
 
     python benchmarks/campaign_lookahead.py [--trials 2400] [--whole 30] [--seed 0] [--index 17]
 """
@@ -40,26 +43,27 @@ from rich.progress import track
 from rich.table import Table
 
 import plfl
-from plfl import adapting, forecaster
 from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.data.sources import load_frame
-from plfl.deploy.agreement import make_agreement
-from plfl.deploy.messages import PLAN, READY, TRAIN, Message
-from plfl.deploy.node import Node, write_draws_secret
-from plfl.deploy.policy import agreed_settings
-from plfl.deploy.settings import Policy
+from plfl.deploy.files.settings import Policy
+from plfl.deploy.protocol.agreement import make_agreement
+from plfl.deploy.protocol.messages import PLAN, READY, TRAIN, Message
+from plfl.deploy.protocol.node import Node, write_draws_secret
+from plfl.deploy.protocol.policy import agreed_settings
 from plfl.errors import BadInput
-from plfl.federation import Federation, complete
-from plfl.forecast import aligned
+from plfl.federate.federation import Federation, complete
 from plfl.forecast.calibrate import read_targets
-from plfl.forecast.deployed import deploy, forecast_client
+from plfl.forecast.client_model import deploy, forecast_client
+from plfl.forecast.past_days import inputs as aligned
 from plfl.forecast.views import Aligned
 from plfl.forecast.windows import Task, make_task
-from plfl.publishing import fit_all
+from plfl.frames import forecaster
 from plfl.recipes import make_recipe
+from plfl.runs import adapt as adapting
+from plfl.runs.publishing import fit_all
+from plfl.runs.tuning import Tuner, _Judge, fine_tune, full_params
 from plfl.storage import digest, read_arrays
-from plfl.tuning import Tuner, _Judge, fine_tune, full_params
 
 HOURS, METERS = 960, 3
 """Of hourly readings: the training part ends at 768, the validation part at 864."""
@@ -87,7 +91,9 @@ Alter = Callable[[np.random.Generator, Meter, int], Meter]
 
 
 def _loads(change: Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]) -> Alter:
-    """An alteration of the later loads alone: `change` has the generator, these and all loads before."""
+    """An alteration of the later loads alone: `change` has the generator, these and all loads
+    before.
+    """
 
     def alter(rng: np.random.Generator, meter: Meter, at: int) -> Meter:
         y = meter["y"].copy()
@@ -98,7 +104,10 @@ def _loads(change: Callable[[np.random.Generator, np.ndarray, np.ndarray], np.nd
 
 
 def _some(
-    rng: np.random.Generator, later: np.ndarray, value: Callable[[np.ndarray], Any], share: float = 0.1
+    rng: np.random.Generator,
+    later: np.ndarray,
+    value: Callable[[np.ndarray], Any],
+    share: float = 0.1,
 ) -> np.ndarray:
     """The loads with some replaced."""
     chosen = rng.random(len(later)) < share
@@ -108,7 +117,9 @@ def _some(
 
 def _gap(rng: np.random.Generator, later: np.ndarray, longest: int) -> np.ndarray:
     later = later.copy()
-    begin = int(rng.integers(0, max(1, len(later) - 2))) if rng.random() < 0.5 else 0  # often right at the boundary
+    begin = (
+        int(rng.integers(0, max(1, len(later) - 2))) if rng.random() < 0.5 else 0
+    )  # often right at the boundary
     later[begin : begin + int(rng.integers(1, longest))] = np.nan
     return later
 
@@ -136,7 +147,9 @@ def _jitter(rng: np.random.Generator, meter: Meter, at: int) -> Meter:
 
 
 def _copies(rng: np.random.Generator, meter: Meter, at: int, other: float | None = None) -> Meter:
-    chosen = at + rng.choice(len(meter["y"]) - 1 - at, size=min(5, len(meter["y"]) - 1 - at), replace=False)
+    chosen = at + rng.choice(
+        len(meter["y"]) - 1 - at, size=min(5, len(meter["y"]) - 1 - at), replace=False
+    )
     extra = {name: column[chosen] for name, column in meter.items()}
     if other is not None:
         extra["y"] = extra["y"] + other
@@ -144,7 +157,9 @@ def _copies(rng: np.random.Generator, meter: Meter, at: int, other: float | None
 
 
 def _kept(keep: Callable[[np.random.Generator, np.ndarray, int], np.ndarray]) -> Alter:
-    """An alteration that keeps some rows; `keep` has the generator, the numbers of the rows, and where it begins."""
+    """An alteration that keeps some rows; `keep` has the generator, the numbers of the rows, and
+    where it begins.
+    """
 
     def alter(rng: np.random.Generator, meter: Meter, at: int) -> Meter:
         rows = keep(rng, np.arange(len(meter["y"])), at)
@@ -175,21 +190,31 @@ ALTERATIONS: dict[str, Alter] = {
     "loads in another order": _loads(lambda rng, later, before: rng.permutation(later)),
     "a level": _loads(lambda rng, later, before: later * rng.uniform(0.2, 5)),
     "another unit": _loads(_level),
-    "spikes": _loads(lambda rng, later, before: _some(rng, later, lambda y: y + 10.0 ** rng.integers(2, 9), 0.01)),
+    "spikes": _loads(
+        lambda rng, later, before: _some(rng, later, lambda y: y + 10.0 ** rng.integers(2, 9), 0.01)
+    ),
     "absurd values": _loads(lambda rng, later, before: _some(rng, later, lambda y: 1e16, 0.01)),
-    "negative values": _loads(lambda rng, later, before: _some(rng, later, lambda y: -y, rng.choice([0.02, 0.5]))),
+    "negative values": _loads(
+        lambda rng, later, before: _some(rng, later, lambda y: -y, rng.choice([0.02, 0.5]))
+    ),
     "zeros": _loads(lambda rng, later, before: _some(rng, later, lambda y: 0.0, 0.4)),
     "a short gap": _loads(lambda rng, later, before: _gap(rng, later, 4)),
     "a long gap": _loads(lambda rng, later, before: _gap(rng, later, 60)),
     "many gaps": _loads(lambda rng, later, before: _some(rng, later, lambda y: np.nan, 0.3)),
     "a stuck meter": _loads(_stuck),
-    "a constant": _loads(lambda rng, later, before: np.full(len(later), before[np.isfinite(before)][-1])),
+    "a constant": _loads(
+        lambda rng, later, before: np.full(len(later), before[np.isfinite(before)][-1])
+    ),
     "a register": _loads(lambda rng, later, before: 1e3 + np.cumsum(np.nan_to_num(later))),
-    "missing rows": _kept(lambda rng, rows, at: rows[(rows < at) | (rng.random(len(rows)) < 0.8) | (rows == rows[-1])]),
+    "missing rows": _kept(
+        lambda rng, rows, at: rows[(rows < at) | (rng.random(len(rows)) < 0.8) | (rows == rows[-1])]
+    ),
     "rows in another order": _kept(_order),
     "copies": _copies,
     "copies that differ": lambda rng, meter, at: _copies(rng, meter, at, other=1.0),
-    "another resolution": _kept(lambda rng, rows, at: rows[(rows < at) | (rows % 3 == 0) | (rows == rows[-1])]),
+    "another resolution": _kept(
+        lambda rng, rows, at: rows[(rows < at) | (rows % 3 == 0) | (rows == rows[-1])]
+    ),
     "stamps beside the grid": _beside_grid,
     "jittered stamps": _jitter,
     "other weather": _weather(lambda rng, later: rng.normal(10, 30, len(later))),
@@ -198,7 +223,9 @@ ALTERATIONS: dict[str, Alter] = {
     "nothing later": _kept(lambda rng, rows, at: rows[:at]),
 }
 ENDS = ("nothing later",)
-"""Alterations of the record's end, which is where its parts are counted from: asked of forecasts alone."""
+"""Alterations of the record's end, which is where its parts are counted from: asked of forecasts
+alone.
+"""
 STRUCTURAL = ("another resolution", "jittered stamps")
 """Alterations of the grid on which the whole record lies: likewise."""
 
@@ -210,7 +237,9 @@ def alteration(number: int, surface: str) -> str:
 
 
 def make_meters(seed: int) -> dict[str, Meter]:
-    """Meters with gaps across the parts' boundaries, one that stood still before, and one at rest at night."""
+    """Meters with gaps across the parts' boundaries, one that stood still before, and one at rest
+    at night.
+    """
     panel = generate(METERS, days=HOURS // 24, minutes=60, seed=seed)
     ds = panel.times().astype("datetime64[s]").astype(np.int64)
     rng = np.random.default_rng(seed)
@@ -226,12 +255,20 @@ def make_meters(seed: int) -> dict[str, Meter]:
         if row == 2:
             y[np.arange(HOURS) % 24 < 8] = 0
         y[[0, -1]] = [3.0, 4.0]
-        meters[client] = {"ds": ds, "y": y, "temperature": panel.covariates[row, :, 0].astype(np.float64)}
+        meters[client] = {
+            "ds": ds,
+            "y": y,
+            "temperature": panel.covariates[row, :, 0].astype(np.float64),
+        }
     return meters
 
 
-def alter_meters(rng: np.random.Generator, meters: Mapping[str, Meter], kind: str, at: int) -> dict[str, Meter]:
-    """Some or all of the meters, altered from a row on; the last reading of a record stays, but where all are gone."""
+def alter_meters(
+    rng: np.random.Generator, meters: Mapping[str, Meter], kind: str, at: int
+) -> dict[str, Meter]:
+    """Some or all of the meters, altered from a row on; the last reading of a record stays, but
+    where all are gone.
+    """
     chosen = set(meters) if rng.random() < 0.4 else {str(rng.choice(list(meters)))}
     altered = {}
     for client, meter in meters.items():
@@ -239,7 +276,9 @@ def alter_meters(rng: np.random.Generator, meters: Mapping[str, Meter], kind: st
             altered[client] = meter
             continue
         last = {name: column[-1] for name, column in meter.items()}
-        found = {name: np.array(column) for name, column in ALTERATIONS[kind](rng, meter, at).items()}
+        found = {
+            name: np.array(column) for name, column in ALTERATIONS[kind](rng, meter, at).items()
+        }
         if kind not in ENDS:
             place = int(np.flatnonzero(found["ds"] == last["ds"])[0])
             for name in ("y", "temperature"):
@@ -249,14 +288,21 @@ def alter_meters(rng: np.random.Generator, meters: Mapping[str, Meter], kind: st
 
 
 def as_table(meters: Mapping[str, Meter]) -> pa.Table:
-    """The long table of some meters, in turns, so that an altered one moves no earlier row of another."""
+    """The long table of some meters, in turns, so that an altered one moves no earlier row of
+    another.
+    """
     counts = [len(meter["y"]) for meter in meters.values()]
     turns = np.argsort(np.concatenate([np.arange(count) for count in counts]), kind="stable")
-    columns = {name: np.concatenate([meter[name] for meter in meters.values()]) for name in ("ds", "y", "temperature")}
+    columns = {
+        name: np.concatenate([meter[name] for meter in meters.values()])
+        for name in ("ds", "y", "temperature")
+    }
     stamps = pa.array(columns["ds"].astype("datetime64[s]"), pa.timestamp("s", "UTC"))
     ids = pa.array(np.repeat(np.array(list(meters), object), counts), pa.string())
     loads, weather = (pa.array(columns[name], from_pandas=True) for name in ("y", "temperature"))
-    return pa.table({"unique_id": ids, "ds": stamps, "y": loads, "temperature": weather}).take(turns)
+    return pa.table({"unique_id": ids, "ds": stamps, "y": loads, "temperature": weather}).take(
+        turns
+    )
 
 
 class Outcome(NamedTuple):
@@ -297,7 +343,9 @@ class Bench:
     @cached_property
     def config(self) -> Config:
         """Of every run here; its data is a file that a trial may replace."""
-        return complete(make_recipe("forecast", {**SETTINGS, "data": [str(self.folder / "meters.parquet")]}))
+        return complete(
+            make_recipe("forecast", {**SETTINGS, "data": [str(self.folder / "meters.parquet")]})
+        )
 
     @cached_property
     def run(self) -> Path:
@@ -345,7 +393,9 @@ class Bench:
                 return {"refused": str(error)}
 
         altered = alter_meters(rng, self.meters, kind, at)
-        return _first_difference(self.before(("forecast", at, client, data), answer), answer(altered))
+        return _first_difference(
+            self.before(("forecast", at, client, data), answer), answer(altered)
+        )
 
     # run, adapt, client: what training sees
 
@@ -361,17 +411,23 @@ class Bench:
         except BadInput as error:
             raise _LeftOut from error
         if task.panel.num_clients < METERS:
-            assert set(meters) == {*task.panel.ids, *task.refused}, "a client is left out without a word"
+            assert set(meters) == {*task.panel.ids, *task.refused}, (
+                "a client is left out without a word"
+            )
             raise _LeftOut
         return task
 
     def seen_by_run(self, rng: np.random.Generator, kind: str) -> str | None:
-        """What a run's training sees, and its choices and factors if the test part alone is altered."""
+        """What a run's training sees, and its choices and factors if the test part alone is
+        altered.
+        """
         at = self._boundary(rng)
 
         def see(meters: Mapping[str, Meter]) -> dict[str, Any]:
             task = self.task(meters)
-            return seen_in_training(task) | (judged(task, self.config) if at == VALIDATION_END else {})
+            return seen_in_training(task) | (
+                judged(task, self.config) if at == VALIDATION_END else {}
+            )
 
         altered = alter_meters(rng, self.meters, kind, at)
         return _first_difference(self.before(("run", at), see), see(altered))
@@ -398,7 +454,10 @@ class Bench:
         def answer(meters: Mapping[str, Meter]) -> dict[str, Any]:
             record = self.record(meters)
             known = record.known_at(at)
-            trained_on = {"panel": known.usable().fingerprint(), "findings": [str(each) for each in known.findings]}
+            trained_on = {
+                "panel": known.usable().fingerprint(),
+                "findings": [str(each) for each in known.findings],
+            }
             return trained_on | _by_time(forecaster._validate(place, record, [at], 6))
 
         altered = alter_meters(rng, self.meters, kind, at + 1)
@@ -416,25 +475,41 @@ class Bench:
     @cached_property
     def nodes(self) -> dict[str, Node]:
         """A client for each meter, which agrees to the settings and alters no update."""
-        policy = Policy(settings=agreed_settings(self.config), max_unit_change=1e9, blurred_windows=0)
+        policy = Policy(
+            settings=agreed_settings(self.config), max_unit_change=1e9, blurred_windows=0
+        )
         found = {}
         for client in self.meters:
             folder = self.folder / "clients" / client
             folder.mkdir(parents=True)
             write_draws_secret(folder, sha256(client.encode()).hexdigest())
             home = Config(timezone=SETTINGS["timezone"])
-            found[client] = Node(client, folder, home, lambda config: load_frame(as_table(self.meters), config), policy)
+            found[client] = Node(
+                client,
+                folder,
+                home,
+                lambda config: load_frame(as_table(self.meters), config),
+                policy,
+            )
         return found
 
     @cached_property
     def request(self) -> Message:
         """A round that a server asks for, after its plan."""
-        agreement = make_agreement("run-1", make_recipe("forecast", _AGREED), 60, ("temperature",), ())
+        agreement = make_agreement(
+            "run-1", make_recipe("forecast", _AGREED), 60, ("temperature",), ()
+        )
         plan = Message(PLAN, {"agreement": agreement.to_json()})
         assert all(node.answer(plan).kind == READY for node in self.nodes.values())
         init = jax.jit(self.nodes["b001"].plan().training.model.init)(jax.random.key(0))
         params = {name: np.asarray(value) for name, value in init.items()}
-        facts = {"agreement": agreement.digest, "round": 1, "local_steps": 64, "batch": 16, "base": digest(params)}
+        facts = {
+            "agreement": agreement.digest,
+            "round": 1,
+            "local_steps": 64,
+            "batch": 16,
+            "base": digest(params),
+        }
         return Message(TRAIN, facts, params)
 
     def client(self, rng: np.random.Generator, kind: str) -> str | None:
@@ -471,7 +546,8 @@ class Bench:
             raise _LeftOut
         if at == TRAIN_END:  # choices and factors are made on the validation part
             before, after = (
-                {k: v for k, v in each.items() if k.startswith("state/") or "/scaler." in k} for each in (before, after)
+                {k: v for k, v in each.items() if k.startswith("state/") or "/scaler." in k}
+                for each in (before, after)
             )
         return _first_difference(before, after)
 
@@ -490,7 +566,9 @@ class Bench:
 
     def whole_validate(self, rng: np.random.Generator, kind: str) -> str | None:
         """Cross-validation with models that were trained for it."""
-        given = {name: value for name, value in SETTINGS.items() if name not in ("horizon", "timezone")}
+        given = {
+            name: value for name, value in SETTINGS.items() if name not in ("horizon", "timezone")
+        }
         one = plfl.Forecaster("6h", timezone=SETTINGS["timezone"], **given)
 
         def answer(meters: Mapping[str, Meter]) -> dict[str, Any]:
@@ -498,7 +576,10 @@ class Bench:
                 rows = one.cross_validation(as_table(meters)).to_pylist()
             except BadInput as error:
                 raise _LeftOut from error
-            return {f"{row['unique_id']} {row['ds']}": [row[name] for name in row if "plfl" in name] for row in rows}
+            return {
+                f"{row['unique_id']} {row['ds']}": [row[name] for name in row if "plfl" in name]
+                for row in rows
+            }
 
         altered = alter_meters(rng, self.meters, kind, HOURS - 6)
         return _first_difference(*_common(self.before("whole validate", answer), answer(altered)))
@@ -524,7 +605,9 @@ def seen_in_training(task: Task) -> dict[str, Any]:
     """Every input and target of every training window, and the scalers."""
     found: dict[str, Any] = {}
     for row, client in enumerate(task.panel.ids):
-        found |= {f"{client}/{name}": value for name, value in task.scalers[row].as_arrays().items()}
+        found |= {
+            f"{client}/{name}": value for name, value in task.scalers[row].as_arrays().items()
+        }
         found[f"{client}/bounds"] = task.bounds[row][:2]
         found |= _windows(task, row, "train", int(task.bounds[row][1]))
     return found
@@ -537,7 +620,9 @@ def judged(task: Task, config: Config) -> dict[str, Any]:
     found: dict[str, Any] = {}
     judge = _Judge(task)
     guesses = [_guess(task, row, origins) for row, origins in enumerate(task.origins["validation"])]
-    found["errors"] = judge.errors([_guess(task, row, origins) for row, origins in enumerate(judge.origins)])
+    found["errors"] = judge.errors(
+        [_guess(task, row, origins) for row, origins in enumerate(judge.origins)]
+    )
     for row, calibration in enumerate(fit_all(task, guesses)):
         found |= _windows(task, row, "validation", int(task.bounds[row][2]))
         model = deploy(task, row, config, {"one": np.ones(1, np.float32)}, calibration, "run")
@@ -559,7 +644,9 @@ def _windows(task: Task, row: int, part: str, end: int) -> dict[str, np.ndarray]
 
 
 def _guess(task: Task, row: int, origins: np.ndarray) -> np.ndarray:
-    """Forecasts (windows, leads, quantiles) of a made-up model: no change, and wider the longer the lead."""
+    """Forecasts (windows, leads, quantiles) of a made-up model: no change, and wider the longer the
+    lead.
+    """
     levels = np.asarray(task.view.quantiles, np.float32) - 0.5
     reach = np.sqrt(np.asarray(task.view.leads, np.float32))
     return task.series[row, origins, 0][:, None, None] + 0.3 * reach[:, None] * levels
@@ -568,7 +655,9 @@ def _guess(task: Task, row: int, origins: np.ndarray) -> np.ndarray:
 def _stored(folder: Path) -> dict[str, Any]:
     """Every array of a run's state and models."""
     found: dict[str, Any] = {}
-    for path in sorted([*folder.glob("state/**/*.safetensors"), *folder.glob("models/*.safetensors")]):
+    for path in sorted(
+        [*folder.glob("state/**/*.safetensors"), *folder.glob("models/*.safetensors")]
+    ):
         arrays = read_arrays(path)[0]
         found |= {f"{path.relative_to(folder)}/{name}": array for name, array in arrays.items()}
     return found
@@ -576,7 +665,9 @@ def _stored(folder: Path) -> dict[str, Any]:
 
 def _by_time(rows: Any) -> dict[str, Any]:
     return {
-        f"{row.client} {begin}": energy for row in rows for begin, energy in zip(row.begins, row.energy, strict=True)
+        f"{row.client} {begin}": energy
+        for row in rows
+        for begin, energy in zip(row.begins, row.energy, strict=True)
     }
 
 
@@ -614,7 +705,12 @@ def show(outcomes: list[Outcome], console: Console) -> None:
         counts = Counter(outcome.surface for outcome in own)
         left_out, changes = sum(o.is_left_out for o in own), sum(o.change is not None for o in own)
         cells = [*(counts[surface] for surface in surfaces), left_out, changes]
-        table.add_row(kind or "all", *(str(cell or "–") for cell in cells[:-1]), str(changes), end_section=not kind)
+        table.add_row(
+            kind or "all",
+            *(str(cell or "–") for cell in cells[:-1]),
+            str(changes),
+            end_section=not kind,
+        )
     console.print(table)
 
 
@@ -622,7 +718,9 @@ def main() -> int:
     """Run the campaign; 1 if anything changed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=2400)
-    parser.add_argument("--whole", type=int, default=30, help="trials in which everything is trained anew")
+    parser.add_argument(
+        "--whole", type=int, default=30, help="trials in which everything is trained anew"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--index", type=int, help="one trial alone")
     given = parser.parse_args()
@@ -634,7 +732,9 @@ def main() -> int:
             console.print(bench.try_one(given.index))
             return 0
         numbers = range(given.trials)
-        outcomes = [bench.try_one(index) for index in track(numbers, description="trials", console=console)]
+        outcomes = [
+            bench.try_one(index) for index in track(numbers, description="trials", console=console)
+        ]
         whole = [(index, list(_WHOLE)[index % len(_WHOLE)]) for index in range(given.whole)]
         outcomes += [
             bench.try_one(index, surface, is_whole=True)
@@ -643,7 +743,9 @@ def main() -> int:
     show(outcomes, console)
     changed = [(k, outcome) for k, outcome in enumerate(outcomes) if outcome.change]
     for index, outcome in changed[:20]:
-        console.print(f"trial {index}, {outcome.surface}, {outcome.kind}: {outcome.change}", markup=False)
+        console.print(
+            f"trial {index}, {outcome.surface}, {outcome.kind}: {outcome.change}", markup=False
+        )
     console.print(f"{len(outcomes):,} alterations, {len(changed)} changes")
     return 1 if changed else 0
 

@@ -1,7 +1,9 @@
-"""Kill a run with SIGKILL at random moments, resume it, and compare with a run that was never killed.
+"""Kill a run with SIGKILL at random moments, resume it, and compare with a run that was never
+killed.
 
-Each trial starts the same run, kills it at a random moment (while it compiles, trains, saves or evaluates; some twice,
-the second time while resumed), resumes it to the end and compares every stored array, metric and round, bit for bit.
+Each trial starts the same run, kills it at a random moment (while it compiles, trains, saves or
+evaluates; some twice, the second time while resumed), resumes it to the end and compares every
+stored array, metric and round, bit for bit.
 
     python benchmarks/campaign_resume.py [--trials 50] [--seed 0]
 """
@@ -23,7 +25,13 @@ RUN = [sys.executable, "-m", "plfl", "run"]
 COMMON = ["rounds=60", "local_steps=20", "checkpoint_seconds=0", "eval_every=5"]
 METHODS = [
     ["server=fed_adam", "fraction=0.67"],
-    ["server=fed_avg_adaptive", "sync_every=3", "start=own", "reset_moments=false", "client=prox_adam"],
+    [
+        "server=fed_avg_adaptive",
+        "sync_every=3",
+        "start=own",
+        "reset_moments=false",
+        "client=prox_adam",
+    ],
     ["personal=all", "client=adam_ams", "weights=windows"],
 ]
 """What is run: each trial takes one of these in turn."""
@@ -37,11 +45,21 @@ def arguments(method: list[str]) -> list[str]:
 
 def outcome(folder: Path) -> tuple[dict[str, bytes], list[object], list[list[str]]]:
     """Everything that must be equal: arrays, metrics and the history without its times."""
-    arrays = {str(p.relative_to(folder)): p.read_bytes() for p in sorted((folder / "state").rglob("*.safetensors"))}
+    arrays = {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in sorted((folder / "state").rglob("*.safetensors"))
+    }
     result = json.loads((folder / "result.json").read_text())
     with (folder / "rounds.csv").open() as file:
-        rounds = [[value for name, value in row.items() if name != "seconds"] for row in csv.DictReader(file)]
-    return arrays, [result[name] for name in ("clients", "mase_mean", "quarantined", "rounds")], rounds
+        rounds = [
+            [value for name, value in row.items() if name != "seconds"]
+            for row in csv.DictReader(file)
+        ]
+    return (
+        arrays,
+        [result[name] for name in ("clients", "mase_mean", "quarantined", "rounds")],
+        rounds,
+    )
 
 
 def call(*args: str) -> float:
@@ -52,8 +70,11 @@ def call(*args: str) -> float:
 
 
 def start_args(folder: Path, method: list[str]) -> list[str]:
-    """How a person goes on: resume what has a checkpoint; a folder without one can be used again."""
-    if any((folder / name / "manifest.json").exists() for name in ("state", "state.new", "state.1")):
+    """How a person goes on: resume what has a checkpoint; a folder without one can be used again.
+    """
+    if any(
+        (folder / name / "manifest.json").exists() for name in ("state", "state.new", "state.1")
+    ):
         return ["--resume", str(folder)]
     return [*arguments(method), "--out", str(folder)]
 
@@ -77,7 +98,9 @@ def saved_round(folder: Path) -> int:
 
 def main() -> None:
     """Run the campaign and print its figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -103,9 +126,13 @@ def main() -> None:
             if outcome(folder) == expected[number]:
                 equal += 1
             else:
-                print(f"trial {trial} ({method}) differs (first killed after round {killed_at[-1]})")
+                print(
+                    f"trial {trial} ({method}) differs (first killed after round {killed_at[-1]})"
+                )
     print(f"{equal} of {options.trials} resumed runs are bit-identical to the uninterrupted one")
-    print(f"{kills} kills of a running process; the first of each trial came after rounds {sorted(killed_at)}")
+    print(
+        f"{kills} kills of a running process; the first of each trial came after rounds {sorted(killed_at)}"
+    )
     sys.exit(equal != options.trials)
 
 

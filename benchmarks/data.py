@@ -1,9 +1,11 @@
-"""Seconds and peak memory of loading and checking a year of meter data (what `plfl check FILE` does).
+"""Seconds and peak memory of loading and checking a year of meter data (what `plfl check FILE`
+does).
 
-Writes the same meters as long Parquet (by meter, by time, and with two covariates), wide Parquet and CSV (a tenth of
-the meters) to a temporary folder, and examines each file in a process of its own. The data is what the readings take
-in memory: 8 bytes for each value and covariate, and in a long table 8 more for the stamp of each row. The peak is the
-process's largest resident memory less that of a process that only imports plfl.
+Writes the same meters as long Parquet (by meter, by time, and with two covariates), wide Parquet
+and CSV (a tenth of the meters) to a temporary folder, and examines each file in a process of its
+own. The data is what the readings take in memory: 8 bytes for each value and covariate, and in a
+long table 8 more for the stamp of each row. The peak is the process's largest resident memory less
+that of a process that only imports plfl.
 
     python benchmarks/data.py [--meters 1000] [--days 365] [--only LAYOUT]
 """
@@ -47,7 +49,9 @@ def load_of(meter: int, num_days: int) -> np.ndarray:
     """One meter's load in kWh: a day and night of its own, noise, and some missing readings."""
     rng = np.random.default_rng(meter)
     hours = np.arange(num_days * STEPS_PER_DAY) * MINUTES / 60
-    shape = 1 + 0.6 * np.sin((hours - rng.uniform(0, 24)) * np.pi / 12) + 0.2 * rng.random(len(hours))
+    shape = (
+        1 + 0.6 * np.sin((hours - rng.uniform(0, 24)) * np.pi / 12) + 0.2 * rng.random(len(hours))
+    )
     load = np.round(rng.lognormal(1, 1) * shape, 4)
     load[rng.random(len(load)) < 0.001] = np.nan
     return load
@@ -84,7 +88,10 @@ def long_tables(layout: str, num_meters: int, num_days: int) -> Iterator[pa.Tabl
 
 def wide_table(num_meters: int, num_days: int) -> pa.Table:
     """A column per meter."""
-    columns = {f"meter-{meter:05}": pa.array(load_of(meter, num_days), from_pandas=True) for meter in range(num_meters)}
+    columns = {
+        f"meter-{meter:05}": pa.array(load_of(meter, num_days), from_pandas=True)
+        for meter in range(num_meters)
+    }
     return pa.table({"ds": pa.array(stamps_of(num_days), pa.timestamp("us", tz="UTC")), **columns})
 
 
@@ -107,7 +114,7 @@ def write(layout: str, num_meters: int, num_days: int, path: Path) -> None:
 def measure(path: str | None) -> None:
     """Import plfl, examine the file if one is given, and print what it took."""
     from plfl.config import Config
-    from plfl.doctor import examine
+    from plfl.runs.doctor import examine
 
     begun = time.monotonic()
     found: dict[str, object] = {}
@@ -116,14 +123,20 @@ def measure(path: str | None) -> None:
         assert diagnosis.panel is not None
         codes = sorted({finding.code for finding in diagnosis.findings})
         found = {"clients": len(diagnosis.ids), "codes": codes, "seconds": time.monotonic() - begun}
-        found["fingerprint"] = diagnosis.panel.fingerprint()[:12]  # after the clock has stopped; it takes no memory
+        found["fingerprint"] = diagnosis.panel.fingerprint()[
+            :12
+        ]  # after the clock has stopped; it takes no memory
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({**found, "peak": peak}))
 
 
 def call(*arguments: str) -> str:
-    """Run this script in a process of its own (which keeps this one small: children inherit their parent's peak)."""
-    done = subprocess.run([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True, check=True)
+    """Run this script in a process of its own (which keeps this one small: children inherit their
+    parent's peak).
+    """
+    done = subprocess.run(
+        [sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True, check=True
+    )
     return done.stdout
 
 
@@ -131,13 +144,24 @@ def compare(layouts: list[str], num_meters: int, num_days: int) -> None:
     """Write, examine and remove one file after the other, and print a table."""
     baseline = json.loads(call("--measure"))["peak"]
     print(f"a process that only imports plfl takes {baseline:.0f} MiB")
-    print(f"{'':28} {'meters':>6} {'file MiB':>9} {'data MiB':>9} {'seconds':>8} {'peak MiB':>9} {'peak/data':>9}")
+    print(
+        f"{'':28} {'meters':>6} {'file MiB':>9} {'data MiB':>9} {'seconds':>8} {'peak MiB':>9} {'peak/data':>9}"
+    )
     for layout in layouts:
         is_csv = layout.endswith("csv")
         num = max(1, num_meters // 10) if is_csv else num_meters
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / ("meters.csv" if is_csv else "meters.parquet")
-            call("--write", layout, "--meters", str(num), "--days", str(num_days), "--path", str(path))
+            call(
+                "--write",
+                layout,
+                "--meters",
+                str(num),
+                "--days",
+                str(num_days),
+                "--path",
+                str(path),
+            )
             found = json.loads(call("--measure", "--path", str(path)))
             size = path.stat().st_size / MIB
         columns = 1 if layout.startswith("wide") else 2 + len(COVARIATES) * (layout == "covariates")
@@ -151,7 +175,9 @@ def compare(layouts: list[str], num_meters: int, num_days: int) -> None:
 
 def main() -> None:
     """Measure all layouts, or do one step of it in a process of its own."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--meters", type=int, default=1000)
     parser.add_argument("--days", type=int, default=365)
     parser.add_argument("--only", choices=LAYOUTS, help="one layout alone")

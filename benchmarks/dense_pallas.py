@@ -1,10 +1,11 @@
 """A dense layer with PReLU as two GPU kernels, one for the forward and one for the backward pass.
 
-XLA starts a kernel for each product, each bundle of pointwise work and each sum over the batch. Here (Pallas, Triton
-back end) a program forward owns a tile of outputs and takes the inputs in turns; a program backward owns a tile of
-inputs and takes the outputs in turns, so that it reads its share of the weight once for both gradients, and the
-gradient of the sums never reaches memory. One more program backward sums the gradients of bias and slope. `jax.vmap`
-over clients adds a grid axis and copies nothing. Products are as exact as the matmul precision in force.
+XLA starts a kernel for each product, each bundle of pointwise work and each sum over the batch.
+Here (Pallas, Triton back end) a program forward owns a tile of outputs and takes the inputs in
+turns; a program backward owns a tile of inputs and takes the outputs in turns, so that it reads its
+share of the weight once for both gradients, and the gradient of the sums never reaches memory. One
+more program backward sums the gradients of bias and slope. `jax.vmap` over clients adds a grid axis
+and copies nothing. Products are as exact as the matmul precision in force.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from plfl.forecast.blocks import (
+from plfl.forecast.layers.blocks import (
     COLUMNS_BY_COLUMNS,
     ROWS_BY_COLUMNS,
     ROWS_BY_ROWS,
@@ -34,14 +35,18 @@ _LEAST = 16  # a side of a matrix product in Triton
 
 
 class Tuning(NamedTuple):
-    """How the kernels use the GPU; what they compute is the same. Sizes are powers of two, 16 or more."""
+    """How the kernels use the GPU; what they compute is the same. Sizes are powers of two, 16 or
+    more.
+    """
 
     num_warps: int = 4
     """Warps that share a program."""
     num_stages: int = 2
     """Turns whose reading overlaps."""
     tile: int = 32
-    """Outputs of a program forward, inputs of a program backward: fewer spread a client over more of the GPU."""
+    """Outputs of a program forward, inputs of a program backward: fewer spread a client over more
+    of the GPU.
+    """
     turn: int = 64
     """Inputs of a turn forward, outputs of a turn backward."""
     columns: int = 64
@@ -54,11 +59,18 @@ _USUAL = Tuning()
 
 
 def forward(
-    weight: jax.Array, bias: jax.Array, slope: jax.Array, inputs: jax.Array, *, tuning: Tuning = _USUAL
+    weight: jax.Array,
+    bias: jax.Array,
+    slope: jax.Array,
+    inputs: jax.Array,
+    *,
+    tuning: Tuning = _USUAL,
 ) -> tuple[jax.Array, jax.Array]:
-    """Outputs and sums, both (outputs, batch), for inputs (inputs, batch); the weight is (outputs, inputs).
+    """Outputs and sums, both (outputs, batch), for inputs (inputs, batch); the weight is (outputs,
+    inputs).
 
-    Sums are weight @ inputs + bias; where they are not positive, outputs are sums times slope (1: a linear layer).
+    Sums are weight @ inputs + bias; where they are not positive, outputs are sums times slope (1: a
+    linear layer).
     """
     (num_outputs, num_inputs), batch = weight.shape, inputs.shape[1]
     block = _Block.fit(tuning, owned=num_outputs, others=num_inputs, batch=batch)
@@ -79,9 +91,20 @@ def backward(
     """Gradients by weight, bias, slope and inputs, from the sums that the forward pass gave."""
     (num_outputs, num_inputs), batch = weight.shape, inputs.shape[1]
     block = _Block.fit(tuning, owned=num_inputs, others=num_outputs, batch=batch)
-    shapes = [(block.num_batches, *shape) for shape in ((num_outputs, num_inputs), (num_outputs,), (num_outputs,))]
+    shapes = [
+        (block.num_batches, *shape)
+        for shape in ((num_outputs, num_inputs), (num_outputs,), (num_outputs,))
+    ]
     *shares, d_inputs = _call(
-        _backward_kernel, block, tuning, [*shapes, inputs.shape], weight, slope, inputs, sums, d_outputs
+        _backward_kernel,
+        block,
+        tuning,
+        [*shapes, inputs.shape],
+        weight,
+        slope,
+        inputs,
+        sums,
+        d_outputs,
     )
     d_weight, d_bias, d_slope = (share.sum(0) for share in shares)
     return d_weight, d_bias, d_slope, d_inputs
@@ -103,11 +126,24 @@ class _Block(NamedTuple):
     def fit(cls, tuning: Tuning, *, owned: int, others: int, batch: int) -> "_Block":
         tile, turn = padded(owned, _LEAST, tuning.tile), padded(others, _LEAST, tuning.turn)
         columns = padded(batch, _LEAST, tuning.columns)
-        counts = [int(pl.cdiv(size, part)) for size, part in ((owned, tile), (others, turn), (batch, columns))]
-        return cls(tile, counts[0], turn, counts[1], columns, counts[2], precision_in_force(tuning.is_interpreted))
+        counts = [
+            int(pl.cdiv(size, part))
+            for size, part in ((owned, tile), (others, turn), (batch, columns))
+        ]
+        return cls(
+            tile,
+            counts[0],
+            turn,
+            counts[1],
+            columns,
+            counts[2],
+            precision_in_force(tuning.is_interpreted),
+        )
 
     def dot(self, left: jax.Array, right: jax.Array, axes: Any = ROWS_BY_COLUMNS) -> jax.Array:
-        return lax.dot_general(left, right, axes, precision=self.precision, preferred_element_type=jnp.float32)
+        return lax.dot_general(
+            left, right, axes, precision=self.precision, preferred_element_type=jnp.float32
+        )
 
     def places(self) -> tuple[jax.Array, jax.Array]:
         """This program's tile and its windows of the batch."""
@@ -119,21 +155,29 @@ class _Block(NamedTuple):
 
 
 def _call(
-    kernel: Callable[..., None], block: _Block, tuning: Tuning, shapes: Sequence[tuple[int, ...]], *arguments: jax.Array
+    kernel: Callable[..., None],
+    block: _Block,
+    tuning: Tuning,
+    shapes: Sequence[tuple[int, ...]],
+    *arguments: jax.Array,
 ) -> list[jax.Array]:
     is_backward = kernel is _backward_kernel
     call = pl.pallas_call(
         partial(kernel, block),
         out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
         grid=(block.num_tiles + is_backward, block.num_batches),
-        compiler_params=triton.CompilerParams(num_warps=tuning.num_warps, num_stages=tuning.num_stages),
+        compiler_params=triton.CompilerParams(
+            num_warps=tuning.num_warps, num_stages=tuning.num_stages
+        ),
         interpret=tuning.is_interpreted,
         name="dense_backward" if is_backward else "dense_forward",
     )
     return list(call(*arguments))
 
 
-def _forward_kernel(block: _Block, weight: Any, bias: Any, slope: Any, inputs: Any, outputs: Any, sums: Any) -> None:
+def _forward_kernel(
+    block: _Block, weight: Any, bias: Any, slope: Any, inputs: Any, outputs: Any, sums: Any
+) -> None:
     """A tile of outputs. From the second argument on, references to arrays in memory."""
     tile, columns = block.places()
 
@@ -159,7 +203,9 @@ def _backward_kernel(
     d_slope: Any,
     d_inputs: Any,
 ) -> None:
-    """A tile of inputs, or bias and slope; shares of this program's windows where gradients are sums over windows."""
+    """A tile of inputs, or bias and slope; shares of this program's windows where gradients are
+    sums over windows.
+    """
     tile, columns = block.places()
     batch = pl.program_id(1)
 

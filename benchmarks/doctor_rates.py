@@ -1,12 +1,15 @@
-"""How often the data doctor refuses meters that work, and how many planted faults it finds, by rule.
+"""How often the data doctor refuses meters that work, and how many planted faults it finds, by
+rule.
 
-Three tables: what it says of meters as they are (real ones by argument, else the bundled and generated ones); of
-made-up meters of kinds that are easily taken for broken (solar, holiday homes, street lights, factories that close);
-and of meters with one fault planted at a random place. A fault is found if its rule is named for that meter; where it
-has a place, within a day of it. The last line is JSON.
+Three tables: what it says of meters as they are (real ones by argument, else the bundled and
+generated ones); of made-up meters of kinds that are easily taken for broken (solar, holiday homes,
+street lights, factories that close); and of meters with one fault planted at a random place. A
+fault is found if its rule is named for that meter; where it has a place, within a day of it. The
+last line is JSON.
 
-    python benchmarks/doctor_rates.py [SOURCE ...] [--meters 40] [--shapes 20] [--seed 0]
-    python benchmarks/doctor_rates.py 'homes.parquet?timezone=Europe/London' 'campus.parquet?timezone=America/Phoenix'
+    python benchmarks/doctor_rates.py [SOURCE ...] [--meters 40] [--shapes 20] [--seed 0] python
+    benchmarks/doctor_rates.py 'homes.parquet?timezone=Europe/London'
+    'campus.parquet?timezone=America/Phoenix'
 """
 
 import argparse
@@ -25,11 +28,11 @@ from plfl.config import Config
 from plfl.data.panel import Panel
 from plfl.data.rules import RULES
 from plfl.data.sources import load_source
-from plfl.doctor import Diagnosis, examine
+from plfl.runs.doctor import Diagnosis, examine
 
 DEFAULT = ("bundled:CA", "bundled:IL", "bundled:NY", "generated:40?days=365&minutes=30")
 DAY = np.timedelta64(1, "D")
-NOT_HERE = {"PLF309": "needs a ComStock folder: tests/data/test_comstock.py"}
+NOT_HERE = {"PLF309": "needs a ComStock folder: tests/data/comstock/test_read.py"}
 
 
 # Meters as they are
@@ -41,10 +44,16 @@ def judge_sources(sources: list[str]) -> dict[str, dict[str, Any]]:
     for source in sources:
         found = examine([source], Config())
         assert found.panel is not None
-        refused = {f.client: f"{f.code} {f.detail}" for f in found.findings if f.rule.level == "refused"}
+        refused = {
+            f.client: f"{f.code} {f.detail}" for f in found.findings if f.rule.level == "refused"
+        }
         num = len(set(found.panel.ids) | set(refused))
         clients = {group.first.code: group.num_clients for group in found.groups()}
-        said[Path(source.partition("?")[0]).stem] = {"meters": num, "refused": refused, "clients": clients}
+        said[Path(source.partition("?")[0]).stem] = {
+            "meters": num,
+            "refused": refused,
+            "clients": clients,
+        }
     return said
 
 
@@ -69,7 +78,13 @@ def sun(rng: np.random.Generator) -> np.ndarray:
     hour, day, _ = hours(rng)
     season = 0.55 - 0.35 * np.cos(2 * np.pi * day / 365)
     clouds = np.repeat(rng.beta(2, 1, day[-1] + 1), 24)
-    return np.maximum(0, np.cos((hour - 12) * np.pi / 14)) * (np.abs(hour - 12) < 7) * 5 * season * clouds
+    return (
+        np.maximum(0, np.cos((hour - 12) * np.pi / 14))
+        * (np.abs(hour - 12) < 7)
+        * 5
+        * season
+        * clouds
+    )
 
 
 def away(rng: np.random.Generator, share: float, length: int = 10) -> np.ndarray:
@@ -79,7 +94,9 @@ def away(rng: np.random.Generator, share: float, length: int = 10) -> np.ndarray
 
 
 def factory(rng: np.random.Generator, left: float) -> np.ndarray:
-    """Two shifts on weekdays, closed for weeks in summer and at the end of the year with a share of its base load."""
+    """Two shifts on weekdays, closed for weeks in summer and at the end of the year with a share of
+    its base load.
+    """
     hour, day, noise = hours(rng)
     load = (20 + 180 * ((hour > 5) & (hour < 22) & (day % 7 < 5))) * (0.8 + 0.2 * noise)
     is_closed = ((day > 200) & (day < 222)) | (day > 355)
@@ -97,7 +114,11 @@ def tenants(rng: np.random.Generator) -> np.ndarray:
     """Someone moves out, nobody is there for some weeks, someone else moves in."""
     load, (hour, day, noise) = home(rng), hours(rng)
     empty = (day > 120) & (day < 120 + rng.integers(10, 60))
-    return np.where(empty, 0.03 + 0.04 * (hour % 3 == 0), load * np.where(day > 150, rng.uniform(1.5, 6), 1) * noise)
+    return np.where(
+        empty,
+        0.03 + 0.04 * (hour % 3 == 0),
+        load * np.where(day > 150, rng.uniform(1.5, 6), 1) * noise,
+    )
 
 
 def construction(rng: np.random.Generator) -> np.ndarray:
@@ -114,18 +135,28 @@ SHAPES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
     "home with solar from June on": lambda rng: home(rng) - sun(rng) * (hours(rng)[1] > 150),
     "solar alone, negative": lambda rng: -sun(rng),
     "solar alone": sun,
-    "battery": lambda rng: np.where(hours(rng)[0] < 5, 3.0, np.where(hours(rng)[0] > 17, -2.5, 0)) * hours(rng)[2],
-    "holiday home, fridge on": lambda rng: np.where(away(rng, 0.7), 0.05 * (hours(rng)[0] % 3 == 0), home(rng)),
+    "battery": lambda rng: (
+        np.where(hours(rng)[0] < 5, 3.0, np.where(hours(rng)[0] > 17, -2.5, 0)) * hours(rng)[2]
+    ),
+    "holiday home, fridge on": lambda rng: np.where(
+        away(rng, 0.7), 0.05 * (hours(rng)[0] % 3 == 0), home(rng)
+    ),
     "holiday home, switched off": lambda rng: np.where(away(rng, 0.7), 0, home(rng)),
     "cabin at weekends": lambda rng: np.where(hours(rng)[1] % 7 < 5, 0.01, 3 * home(rng)),
-    "family on holiday": lambda rng: np.where(away(rng, 0.1, 14), 0.08 + 0.05 * (hours(rng)[0] % 2), home(rng)),
+    "family on holiday": lambda rng: np.where(
+        away(rng, 0.1, 14), 0.08 + 0.05 * (hours(rng)[0] % 2), home(rng)
+    ),
     "new tenant": tenants,
-    "refrigeration": lambda rng: 4 + 2.0 * (np.arange(8760) // rng.integers(2, 5) % 2) + 0.1 * hours(rng)[2],
+    "refrigeration": lambda rng: (
+        4 + 2.0 * (np.arange(8760) // rng.integers(2, 5) % 2) + 0.1 * hours(rng)[2]
+    ),
     "street lights": lights,
     "factory, closed for weeks": lambda rng: factory(rng, 0.3),
     "factory, closed and dark": lambda rng: factory(rng, 0.001),
     "factory, closed and off": lambda rng: factory(rng, 0),
-    "heat pump": lambda rng: np.maximum(0, 2 * np.cos(2 * np.pi * hours(rng)[1] / 365)) * hours(rng)[2] + 0.02,
+    "heat pump": lambda rng: (
+        np.maximum(0, 2 * np.cos(2 * np.pi * hours(rng)[1] / 365)) * hours(rng)[2] + 0.02
+    ),
     "gas heating, none in summer": lambda rng: np.round(
         np.maximum(0, 8 * np.cos(2 * np.pi * hours(rng)[1] / 365)) * hours(rng)[2], 2
     ),
@@ -133,12 +164,15 @@ SHAPES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
     "irrigation, one season": lambda rng: (
         15 * ((hours(rng)[1] > 120) & (hours(rng)[1] < 240) & (hours(rng)[0] < 6)) * 1.0
     ),
-    "sauna": lambda rng: 0.002 + 9 * ((hours(rng)[1] % 7 == 5) & (hours(rng)[0] == 19)) * hours(rng)[2],
+    "sauna": lambda rng: (
+        0.002 + 9 * ((hours(rng)[1] % 7 == 5) & (hours(rng)[0] == 19)) * hours(rng)[2]
+    ),
     "whole kWh": lambda rng: np.floor(home(rng) + rng.random(8760) * 0.5),
     "data centre": lambda rng: 400 + 2 * hours(rng)[2],
     "construction site": construction,
     "school": lambda rng: (
-        factory(rng, 0.4) * np.where(np.isin(hours(rng)[1] // 7, (6, 14, 15, 28, 29, 30, 42)), 0.2, 1)
+        factory(rng, 0.4)
+        * np.where(np.isin(hours(rng)[1] // 7, (6, 14, 15, 28, 29, 30, 42)), 0.2, 1)
     ),
     "storage heating": lambda rng: (
         np.where(hours(rng)[0] < 6, 6, 0.2) * hours(rng)[2] * (hours(rng)[1] % 365 < 120) + 0.1
@@ -172,10 +206,14 @@ class Planted(NamedTuple):
     at: pd.Timestamp | None = None
 
 
-def frame_of(values: np.ndarray, interval: np.timedelta64, start: str = "2018-01-01T00:00", name: str = "a") -> Any:
+def frame_of(
+    values: np.ndarray, interval: np.timedelta64, start: str = "2018-01-01T00:00", name: str = "a"
+) -> Any:
     """One meter as a long table."""
     times = np.datetime64(start, "s") + np.arange(len(values)) * interval.astype("timedelta64[s]")
-    return pd.DataFrame({"unique_id": name, "ds": pd.DatetimeIndex(times).tz_localize("UTC"), "y": values})
+    return pd.DataFrame(
+        {"unique_id": name, "ds": pd.DatetimeIndex(times).tz_localize("UTC"), "y": values}
+    )
 
 
 def draw(rng: np.random.Generator, table: pd.DataFrame) -> int:
@@ -187,14 +225,18 @@ def changed(table: pd.DataFrame, rows: Any, change: Callable[[np.ndarray], Any])
     """The table with other values in some rows."""
     values = table["y"].to_numpy().copy()
     values[rows] = change(values[rows])
-    return Planted(table.assign(y=values), at=table["ds"].iloc[np.atleast_1d(np.arange(len(table))[rows])[0]])
+    return Planted(
+        table.assign(y=values), at=table["ds"].iloc[np.atleast_1d(np.arange(len(table))[rows])[0]]
+    )
 
 
 def _from(factor: float) -> Callable[[np.random.Generator, pd.DataFrame], Planted]:
     return lambda rng, table: changed(table, slice(draw(rng, table), None), lambda y: y * factor)
 
 
-def _for_days(days: int, change: Callable[[np.ndarray], Any]) -> Callable[[np.random.Generator, pd.DataFrame], Planted]:
+def _for_days(
+    days: int, change: Callable[[np.ndarray], Any]
+) -> Callable[[np.random.Generator, pd.DataFrame], Planted]:
     def plant(rng: np.random.Generator, table: pd.DataFrame) -> Planted:
         at = draw(rng, table)
         return changed(table, slice(at, at + days * steps_per_day(table)), change)
@@ -202,7 +244,9 @@ def _for_days(days: int, change: Callable[[np.ndarray], Any]) -> Callable[[np.ra
     return plant
 
 
-def _at_once(change: Callable[[np.ndarray], Any]) -> Callable[[np.random.Generator, pd.DataFrame], Planted]:
+def _at_once(
+    change: Callable[[np.ndarray], Any],
+) -> Callable[[np.random.Generator, pd.DataFrame], Planted]:
     return lambda rng, table: changed(table, [draw(rng, table)], change)
 
 
@@ -227,34 +271,48 @@ def _register(rng: np.random.Generator, table: pd.DataFrame, *, is_said: bool = 
     return Planted(table.assign(y=reset), {"cumulative": True}, table["ds"].iloc[at])
 
 
-def _copies(rng: np.random.Generator, table: pd.DataFrame, *, noise: float = 0, share: float = 0) -> Planted:
+def _copies(
+    rng: np.random.Generator, table: pd.DataFrame, *, noise: float = 0, share: float = 0
+) -> Planted:
     values = 3 * table["y"] * (1 + noise * rng.standard_normal(len(table))) if noise else table["y"]
     values = values.where(rng.random(len(table)) >= share)
-    return Planted(pd.concat([table.assign(unique_id="original"), table.assign(y=values)], ignore_index=True))
+    return Planted(
+        pd.concat([table.assign(unique_id="original"), table.assign(y=values)], ignore_index=True)
+    )
 
 
 def _duplicates(rng: np.random.Generator, table: pd.DataFrame, *, factor: float) -> Planted:
     rows = table.iloc[rng.integers(0, len(table), 5)]
-    return Planted(pd.concat([table, rows.assign(y=rows["y"] * factor + (factor != 1))], ignore_index=True))
+    return Planted(
+        pd.concat([table, rows.assign(y=rows["y"] * factor + (factor != 1))], ignore_index=True)
+    )
 
 
 def _coarse(rng: np.random.Generator, table: pd.DataFrame) -> Planted:
     steps = steps_per_day(table) // 12
-    coarse = table.assign(y=table["y"].groupby(np.arange(len(table)) // steps).transform("sum")).iloc[::steps]
+    coarse = table.assign(
+        y=table["y"].groupby(np.arange(len(table)) // steps).transform("sum")
+    ).iloc[::steps]
     others = [table.assign(unique_id=name, y=table["y"] * rng.random(len(table))) for name in "bc"]
     return Planted(pd.concat([coarse, *others], ignore_index=True))
 
 
 def _mixed(rng: np.random.Generator, table: pd.DataFrame) -> Planted:
     at, steps = draw(rng, table) // 24 * 24, 2
-    coarse = table.iloc[at:].assign(y=table["y"].iloc[at:].rolling(steps, min_periods=1).sum()).iloc[::steps]
+    coarse = (
+        table.iloc[at:]
+        .assign(y=table["y"].iloc[at:].rolling(steps, min_periods=1).sum())
+        .iloc[::steps]
+    )
     return Planted(pd.concat([table.iloc[:at], coarse], ignore_index=True), at=table["ds"].iloc[at])
 
 
 def _moved(rng: np.random.Generator, table: pd.DataFrame, share: float) -> Planted:
     at = draw(rng, table)
     step = table["ds"].iloc[1] - table["ds"].iloc[0]
-    return Planted(table.assign(ds=table["ds"].where(np.arange(len(table)) != at, table["ds"] + share * step)))
+    return Planted(
+        table.assign(ds=table["ds"].where(np.arange(len(table)) != at, table["ds"] + share * step))
+    )
 
 
 def _local(rng: np.random.Generator, table: pd.DataFrame, *, is_standard: bool) -> Planted:
@@ -274,7 +332,10 @@ def _with_commas(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _written(
-    table: pd.DataFrame, folder: Path, name: str, change: Callable[[bytes], bytes] = lambda content: content
+    table: pd.DataFrame,
+    folder: Path,
+    name: str,
+    change: Callable[[bytes], bytes] = lambda content: content,
 ) -> Planted:
     path = folder / name
     (table.to_csv if name.endswith("csv") else table.to_parquet)(path, index=False)
@@ -309,7 +370,10 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "x 0.001": ("PLF205", _from(0.001)),
     "x 1000, for 30 days": ("PLF205", _for_days(30, lambda y: 1000 * y)),
     "x 250": ("PLF205", _from(250)),
-    "constant": ("PLF206", lambda rng, t: changed(t, slice(None), lambda y: 0 * np.nan_to_num(y) + 7.5)),
+    "constant": (
+        "PLF206",
+        lambda rng, t: changed(t, slice(None), lambda y: 0 * np.nan_to_num(y) + 7.5),
+    ),
     "nearly constant": (
         "PLF206",
         lambda rng, t: changed(t, slice(None), lambda y: 7.5 + 1e-7 * rng.standard_normal(len(y))),
@@ -317,7 +381,10 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "stuck for three days": ("PLF207", _for_days(3, lambda y: y[np.isfinite(y)][0] + 0.0137)),
     "zero for three weeks": ("PLF207", _for_days(21, lambda y: 0 * y)),
     "register, reset": ("PLF208", lambda rng, t: _register(rng, t, is_said=True)),
-    "a glitch of 1e5": ("PLF209", lambda rng, t: changed(t, [draw(rng, t)], lambda y: 1e5 * t["y"].mean())),
+    "a glitch of 1e5": (
+        "PLF209",
+        lambda rng, t: changed(t, [draw(rng, t)], lambda y: 1e5 * t["y"].mean()),
+    ),
     "a glitch of 100 times the largest": (
         "PLF209",
         lambda rng, t: changed(t, [draw(rng, t)], lambda y: 100 * t["y"].max()),
@@ -332,14 +399,23 @@ FAULTS: dict[str, tuple[str, Plant]] = {
 """What is planted into each meter: the rule that it breaks, and how."""
 IN_FILES: dict[str, tuple[str, Callable[[pd.DataFrame, Path], Planted]]] = {
     "naive stamps": ("PLF101", lambda t, _: Planted(t.assign(ds=t["ds"].dt.tz_localize(None)))),
-    "31/01/2018": ("PLF102", lambda t, _: Planted(t.assign(ds=t["ds"].dt.strftime("%d/%m/%Y %H:%M")))),
+    "31/01/2018": (
+        "PLF102",
+        lambda t, _: Planted(t.assign(ds=t["ds"].dt.strftime("%d/%m/%Y %H:%M"))),
+    ),
     "a word": ("PLF201", lambda t, folder: _written(_cells(t, "y", "broken"), folder, "word.csv")),
     "no rows": ("PLF301", lambda t, _: Planted(t.iloc[:0])),
     "no load column": ("PLF302", lambda t, _: Planted(t.rename(columns={"y": "z", "ds": "when"}))),
     "no id in a row": ("PLF303", lambda t, _: Planted(_cells(t, "unique_id", None))),
     "decimal commas": ("PLF304", lambda t, folder: _written(_with_commas(t), folder, "comma.csv")),
-    "cut off": ("PLF305", lambda t, folder: _written(t, folder, "cut.parquet", lambda b: b[: len(b) // 2])),
-    "byte-order mark": ("PLF306", lambda t, folder: _written(t, folder, "mark.csv", lambda b: b"\xef\xbb\xbf" + b)),
+    "cut off": (
+        "PLF305",
+        lambda t, folder: _written(t, folder, "cut.parquet", lambda b: b[: len(b) // 2]),
+    ),
+    "byte-order mark": (
+        "PLF306",
+        lambda t, folder: _written(t, folder, "mark.csv", lambda b: b"\xef\xbb\xbf" + b),
+    ),
     "a column of text": ("PLF307", lambda t, _: Planted(t.assign(site="north"))),
     "no file": ("PLF308", lambda t, folder: Planted(str(folder / "nothing.csv"))),
     "too many asked for": ("PLF310", lambda t, _: Planted("bundled:CA?buildings=13")),
@@ -349,9 +425,14 @@ IN_FILES: dict[str, tuple[str, Callable[[pd.DataFrame, Path], Planted]]] = {
 """The same of whole files, in one meter each."""
 
 
-def is_found(found: Diagnosis, code: str, planted: Planted, before: Diagnosis | None = None) -> bool:
-    """Whether the rule is named for the meter, near the place or more often than without the fault."""
-    num_before = sum(finding.count for finding in before.findings if finding.code == code) if before else 0
+def is_found(
+    found: Diagnosis, code: str, planted: Planted, before: Diagnosis | None = None
+) -> bool:
+    """Whether the rule is named for the meter, near the place or more often than without the fault.
+    """
+    num_before = (
+        sum(finding.count for finding in before.findings if finding.code == code) if before else 0
+    )
     for finding in found.findings:
         if finding.code == code and finding.client in (None, "a", "original"):
             if planted.at is None or finding.count > num_before > 0:
@@ -367,7 +448,9 @@ def is_restored(found: Diagnosis, panel: Panel, row: int) -> bool:
     if found.panel is None:
         return False
     num = 14 * panel.steps_per_day
-    return np.allclose(found.panel.load[-1, -num:], panel.load[row, -num:], rtol=1e-5, equal_nan=True)
+    return np.allclose(
+        found.panel.load[-1, -num:], panel.load[row, -num:], rtol=1e-5, equal_nan=True
+    )
 
 
 def plant_all(sources: list[str], num_meters: int, seed: int) -> dict[str, dict[str, Any]]:
@@ -377,7 +460,9 @@ def plant_all(sources: list[str], num_meters: int, seed: int) -> dict[str, dict[
         name: {"code": code, "planted": 0, "found": 0} for name, (code, _) in FAULTS.items()
     }
     for source in sources:
-        panel = load_source(source, Config(ignore=("PLF204", "PLF205", "PLF207", "PLF209"), allow_export=True)).panel
+        panel = load_source(
+            source, Config(ignore=("PLF204", "PLF205", "PLF207", "PLF209"), allow_export=True)
+        ).panel
         assert panel is not None
         for row in rng.permutation(panel.num_clients)[:num_meters]:
             table = frame_of(panel.load[row].astype(float), panel.interval, str(panel.start))
@@ -391,7 +476,8 @@ def plant_all(sources: list[str], num_meters: int, seed: int) -> dict[str, dict[
                 if code == "PLF205":
                     fact["undone"] = fact.get("undone", 0) + is_restored(found, panel, row)
     table = frame_of(
-        load_source("generated:1?days=60&minutes=60").usable().load[0].astype(float), np.timedelta64(60, "m")
+        load_source("generated:1?days=60&minutes=60").usable().load[0].astype(float),
+        np.timedelta64(60, "m"),
     )
     with tempfile.TemporaryDirectory() as folder:
         for name, (code, make) in IN_FILES.items():
@@ -426,7 +512,11 @@ def print_planted(said: dict[str, dict[str, Any]]) -> None:
     """Planted faults, by rule."""
     print(f"\n{'planted faults':44} {'planted':>7} {'found':>7}")
     for name, fact in sorted(said.items(), key=lambda item: item[1]["code"]):
-        undone = f"   undone at the end {fact['undone'] / fact['planted']:.1%}" if "undone" in fact else ""
+        undone = (
+            f"   undone at the end {fact['undone'] / fact['planted']:.1%}"
+            if "undone" in fact
+            else ""
+        )
         rule = f"{fact['code']} {name} ({RULES[fact['code']].level})"
         print(f"{rule:44} {fact['planted']:7,} {fact['found'] / fact['planted']:7.1%}{undone}")
     missing = set(RULES) - {fact["code"] for fact in said.values()}
@@ -437,9 +527,15 @@ def print_planted(said: dict[str, dict[str, Any]]) -> None:
 
 def main() -> None:
     """Print the three tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", nargs="*", default=list(DEFAULT), help="tables of real meters, or other sources")
-    parser.add_argument("--meters", type=int, default=40, help="of each source, into which faults are planted")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "sources", nargs="*", default=list(DEFAULT), help="tables of real meters, or other sources"
+    )
+    parser.add_argument(
+        "--meters", type=int, default=40, help="of each source, into which faults are planted"
+    )
     parser.add_argument("--shapes", type=int, default=20, help="made-up meters of each kind")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

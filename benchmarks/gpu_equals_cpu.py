@@ -1,4 +1,5 @@
-"""The largest difference of params between a GPU and this machine's CPU after 2 rounds of 10 steps, over four methods.
+"""The largest difference of params between a GPU and this machine's CPU after 2 rounds of 10 steps,
+over four methods.
 
 python benchmarks/gpu_equals_cpu.py
 """
@@ -8,8 +9,8 @@ import numpy as np
 
 from plfl.config import Config
 from plfl.data.generated import generate
-from plfl.federate.devices import prepare
-from plfl.federation import Federation, complete
+from plfl.federate.federation import Federation, complete
+from plfl.federate.processes.devices import prepare
 from plfl.forecast.windows import make_task
 
 METHODS = (
@@ -28,7 +29,10 @@ def train(config: Config, device: jax.Device) -> list[np.ndarray]:
         for at in range(1, config.rounds + 1):
             state = federation.engine.run_round(state, at)[0].state
         fetched = federation.engine.fetch(state)
-    return [np.asarray(leaf) for leaf in jax.tree.leaves((fetched.server.common, fetched.clients.personal))]
+    return [
+        np.asarray(leaf)
+        for leaf in jax.tree.leaves((fetched.server.common, fetched.clients.personal))
+    ]
 
 
 def main() -> None:

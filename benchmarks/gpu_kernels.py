@@ -1,12 +1,15 @@
-"""Where a local step's time goes on a GPU, part by part, with XLA's layers and with the Pallas kernels.
+"""Where a local step's time goes on a GPU, part by part, with XLA's layers and with the Pallas
+kernels.
 
-    python benchmarks/gpu_kernels.py [--clients 12 12000] [--parts "whole step" MLP] [--budget 65] [--out kernels.json]
+    python benchmarks/gpu_kernels.py [--clients 12 12000] [--parts "whole step" MLP] [--budget 65]
+    [--out kernels.json]
 
-Needs jax and safetensors alone (and optax for one line of the table). Prints versions and the measured limits of the
-device, checks the kernels against float64, then times each part inside a jitted scan over steps, all clients at once,
-in nanoseconds per client-step. What does not compile is reported and left out; what does not fit in the budget of
-seconds is left out too. `--parts all` takes much longer than the usual choice, `--list` names them. `--interpret` tries
-the script without a GPU.
+Needs jax and safetensors alone (and optax for one line of the table). Prints versions and the
+measured limits of the device, checks the kernels against float64, then times each part inside a
+jitted scan over steps, all clients at once, in nanoseconds per client-step. What does not compile
+is reported and left out; what does not fit in the budget of seconds is left out too. `--parts all`
+takes much longer than the usual choice, `--list` names them. `--interpret` tries the script without
+a GPU.
 """
 
 import argparse
@@ -46,8 +49,8 @@ except ModuleNotFoundError:  # a machine with jax alone: the package without its
 
 import dense_pallas  # noqa: E402
 
-from plfl.forecast import lstm as xla  # noqa: E402
-from plfl.forecast import lstm_gpu as pallas  # noqa: E402
+from plfl.forecast.layers import lstm as xla
+from plfl.forecast.layers import lstm_gpu as pallas
 
 Layer = Callable[..., jax.Array]
 
@@ -89,7 +92,9 @@ def dense_layers(is_interpreted: bool) -> dict[str, Layer]:
     return {"XLA": plain_dense, **made}
 
 
-def plain_dense(weight: jax.Array, bias: jax.Array, slope: jax.Array, inputs: jax.Array) -> jax.Array:
+def plain_dense(
+    weight: jax.Array, bias: jax.Array, slope: jax.Array, inputs: jax.Array
+) -> jax.Array:
     """Feature-major."""
     sums = weight @ inputs + bias[:, None]
     return jnp.where(sums > 0, sums, slope[:, None] * sums)
@@ -102,11 +107,15 @@ def dense_layer(tuning: dense_pallas.Tuning) -> Layer:
     def layer(*arguments: jax.Array) -> jax.Array:
         return dense_pallas.forward(*arguments, tuning=tuning)[0]
 
-    def forward(weight: jax.Array, bias: jax.Array, slope: jax.Array, inputs: jax.Array) -> tuple[jax.Array, Tree]:
+    def forward(
+        weight: jax.Array, bias: jax.Array, slope: jax.Array, inputs: jax.Array
+    ) -> tuple[jax.Array, Tree]:
         outputs, sums = dense_pallas.forward(weight, bias, slope, inputs, tuning=tuning)
         return outputs, (weight, slope, inputs, sums)
 
-    layer.defvjp(forward, lambda saved, d_outputs: dense_pallas.backward(*saved, d_outputs, tuning=tuning))
+    layer.defvjp(
+        forward, lambda saved, d_outputs: dense_pallas.backward(*saved, d_outputs, tuning=tuning)
+    )
     return layer
 
 
@@ -132,12 +141,20 @@ def xla_layer() -> Layer:
 
 def init_params(key: jax.Array) -> Tree:
     """Random params under short names."""
-    shapes = {"ih": (4 * HIDDEN, FEATURES), "hh": (4 * HIDDEN, HIDDEN), "b_ih": (4 * HIDDEN,), "b_hh": (4 * HIDDEN,)}
+    shapes = {
+        "ih": (4 * HIDDEN, FEATURES),
+        "hh": (4 * HIDDEN, HIDDEN),
+        "b_ih": (4 * HIDDEN,),
+        "b_hh": (4 * HIDDEN,),
+    }
     for k in range(3):
         shapes |= {f"w{k}": (WIDTHS[k + 1], WIDTHS[k]), f"b{k}": (WIDTHS[k + 1],)}
     shapes |= {f"slope{k}": (WIDTHS[k + 1],) for k in range(2)}
     keys = jax.random.split(key, len(shapes))
-    return {name: 0.1 * jax.random.normal(k, shape) for k, (name, shape) in zip(keys, shapes.items(), strict=True)}
+    return {
+        name: 0.1 * jax.random.normal(k, shape)
+        for k, (name, shape) in zip(keys, shapes.items(), strict=True)
+    }
 
 
 MLP = [f"{kind}{k}" for k in range(3) for kind in ("w", "b", "slope")[: 3 if k < 2 else 2]]
@@ -163,7 +180,9 @@ def gather(data: Tree, origins: jax.Array) -> tuple[jax.Array, jax.Array]:
     times = origins[:, None] + jnp.arange(1 - LOOKBACK, 1)
     series, calendar = data["series"][times], data["calendar"][times]
     statics = jnp.broadcast_to(data["statics"], (*times.shape, STATICS))
-    return jnp.concatenate([series[..., :1], calendar, series[..., 1:], statics], -1), data["series"][origins + 1, 0]
+    return jnp.concatenate([series[..., :1], calendar, series[..., 1:], statics], -1), data[
+        "series"
+    ][origins + 1, 0]
 
 
 def adam(params: Tree, moments: Tree, gradient: Tree) -> tuple[Tree, Tree]:
@@ -173,16 +192,23 @@ def adam(params: Tree, moments: Tree, gradient: Tree) -> tuple[Tree, Tree]:
     m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, gradient)
     v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, v, gradient)
     a, b = 1 - 0.9**count, 1 - 0.999**count
-    params = jax.tree.map(lambda p, m, v: p - 2e-3 * (m / a) / (jnp.sqrt(v / b) + 1e-8), params, m, v)
+    params = jax.tree.map(
+        lambda p, m, v: p - 2e-3 * (m / a) / (jnp.sqrt(v / b) + 1e-8), params, m, v
+    )
     return params, (count, m, v)
 
 
 def init_moments(params: Tree) -> Tree:
     """Count, first and second moment."""
-    return jnp.float32(0), jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params)
+    return (
+        jnp.float32(0),
+        jax.tree.map(jnp.zeros_like, params),
+        jax.tree.map(jnp.zeros_like, params),
+    )
 
 
-# One step of each part; the carry changes in every step, so that nothing can be computed once for all.
+# One step of each part; the carry changes in every step, so that nothing can be computed once for
+# all.
 
 
 def lstm_step(layer: Layer, carry: Tree, origins: jax.Array, data: Tree) -> Tree:
@@ -200,7 +226,9 @@ def lstm_forward_step(layer: Layer, carry: Tree, origins: jax.Array, data: Tree)
 
 
 def mlp_step(dense: Layer, carry: Tree, origins: jax.Array, data: Tree) -> Tree:
-    """MLP forward and backward; the gradient is written to memory and the inputs change, the params do not."""
+    """MLP forward and backward; the gradient is written to memory and the inputs change, the params
+    do not.
+    """
     del origins
     states, _ = carry
     weights = {name: data["params"][name] for name in MLP}
@@ -213,7 +241,9 @@ def adam_step(carry: Tree, origins: jax.Array, data: Tree) -> Tree:
     """Adam with a gradient that lies in memory."""
     del origins
     params, moments = carry
-    return adam(params, moments, data["flat"] if isinstance(params, jax.Array) else data["gradient"])
+    return adam(
+        params, moments, data["flat"] if isinstance(params, jax.Array) else data["gradient"]
+    )
 
 
 def optax_step(carry: Tree, origins: jax.Array, data: Tree) -> Tree:
@@ -242,12 +272,16 @@ def whole_step(lstm: Layer, dense: Layer, carry: Tree, origins: jax.Array, data:
 def step_on(lstm: Layer, dense: Layer, carry: Tree, windows: tuple[jax.Array, jax.Array]) -> Tree:
     """The same on gathered windows: features (lookback, features, batch) and targets (batch,)."""
     (params, moments), (features, targets) = carry, windows
-    gradient = jax.grad(lambda p: jnp.mean((forecast(lstm, dense, p, features) - targets) ** 2))(params)
+    gradient = jax.grad(lambda p: jnp.mean((forecast(lstm, dense, p, features) - targets) ** 2))(
+        params
+    )
     return adam(params, moments, gradient)
 
 
 def gather_ahead(data: Tree, origins: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Features (steps, lookback, features, batch) and targets (steps, batch) for origins (steps, batch)."""
+    """Features (steps, lookback, features, batch) and targets (steps, batch) for origins (steps,
+    batch).
+    """
     inputs, targets = gather(data, origins.reshape(-1))
     by_step = inputs.reshape(*origins.shape, LOOKBACK, FEATURES)
     return by_step.transpose(0, 2, 3, 1), targets.reshape(origins.shape)
@@ -268,7 +302,9 @@ class Case(NamedTuple):
     """Names in data."""
     precision: str = "highest"
     is_gathered_ahead: bool = False
-    """The windows of AHEAD steps are cut in one go; the step takes windows in place of origins and data."""
+    """The windows of AHEAD steps are cut in one go; the step takes windows in place of origins and
+    data.
+    """
     layers: tuple[tuple[str, str], ...] = ()
     """(kind, name) of what is to be checked first."""
 
@@ -299,27 +335,51 @@ def list_cases(num_clients: int, is_interpreted: bool) -> list[Case]:
     windows = ("series", "calendar", "statics")
     make = partial(Case, num_clients=num_clients)
     cases = []
-    pairs = [("XLA", "XLA"), ("4 warps", "XLA"), ("4 warps", "tile 16"), ("4 warps", "tile 32"), ("4 warps", "tile 64")]
+    pairs = [
+        ("XLA", "XLA"),
+        ("4 warps", "XLA"),
+        ("4 warps", "tile 16"),
+        ("4 warps", "tile 32"),
+        ("4 warps", "tile 64"),
+    ]
     for lstm, dense in [*pairs, ("8 columns", "tile 16"), ("2 warps", "tile 32")]:
         steps = [partial(step, lstms[lstm], denses[dense]) for step in (whole_step, step_on)]
         for is_ahead in (False, True):
             part = f"whole step, {lstm} + {dense}"
-            case = make(part, step=steps[is_ahead], carry=with_moments, needs=windows, is_gathered_ahead=is_ahead)
+            case = make(
+                part,
+                step=steps[is_ahead],
+                carry=with_moments,
+                needs=windows,
+                is_gathered_ahead=is_ahead,
+            )
             cases.append(case._replace(layers=(("LSTM", lstm), ("dense", dense))))
     for name, layer in lstms.items():
-        case = make(f"LSTM, {name}", step=partial(lstm_step, layer), carry=weights, needs=("features",))
-        forward = case._replace(part=f"forward of LSTM, {name}", step=partial(lstm_forward_step, layer))
+        case = make(
+            f"LSTM, {name}", step=partial(lstm_step, layer), carry=weights, needs=("features",)
+        )
+        forward = case._replace(
+            part=f"forward of LSTM, {name}", step=partial(lstm_forward_step, layer)
+        )
         cases += [case._replace(layers=(("LSTM", name),)), forward]
     for name, layer in denses.items():
         needs = ("params", "states", "targets")
         case = make(f"MLP, {name}", step=partial(mlp_step, layer), carry=_mlp_carry, needs=needs)
         cases.append(case._replace(layers=(("dense", name),)))
     cases += [case._replace(part=f"{case.part}, tf32x3", precision=THREE_PARTS) for case in cases]
-    cases = [case._replace(part=case.part + ", gathered ahead" * case.is_gathered_ahead) for case in cases]
+    cases = [
+        case._replace(part=case.part + ", gathered ahead" * case.is_gathered_ahead)
+        for case in cases
+    ]
     return [
         *cases,
         make("Adam, 12 tensors", step=adam_step, carry=with_moments, needs=("gradient",)),
-        make("Adam, one vector", step=adam_step, carry=lambda p, d: with_moments(d["flat"], d), needs=("flat",)),
+        make(
+            "Adam, one vector",
+            step=adam_step,
+            carry=lambda p, d: with_moments(d["flat"], d),
+            needs=("flat",),
+        ),
         make("Adam of optax", step=optax_step, carry=_optax_carry, needs=("gradient",)),
         make(
             "gather",
@@ -367,8 +427,14 @@ def make_inputs(num_clients: int, num_steps: int) -> tuple[Tree, Tree, jax.Array
         "gradient": jax.tree.map(lambda p: 0.01 * p, params),
         "params": params,
     }
-    data["flat"] = jnp.concatenate([g.reshape(num_clients, -1) for g in data["gradient"].values()], 1)
-    return params, data, jax.random.randint(next(keys), (num_steps, num_clients, BATCH), LOOKBACK, NUM_TIMES - 1)
+    data["flat"] = jnp.concatenate(
+        [g.reshape(num_clients, -1) for g in data["gradient"].values()], 1
+    )
+    return (
+        params,
+        data,
+        jax.random.randint(next(keys), (num_steps, num_clients, BATCH), LOOKBACK, NUM_TIMES - 1),
+    )
 
 
 def scanned(case: Case) -> Callable[[Tree, Tree, jax.Array], Tree]:
@@ -385,7 +451,9 @@ def scanned(case: Case) -> Callable[[Tree, Tree, jax.Array], Tree]:
         step = jax.vmap(case.step)
 
         def several(carry: Tree, origins: jax.Array) -> tuple[Tree, None]:
-            return jax.lax.scan(lambda c, w: (step(c, w), None), carry, gather_all(data, origins))[0], None
+            return jax.lax.scan(lambda c, w: (step(c, w), None), carry, gather_all(data, origins))[
+                0
+            ], None
 
         return jax.lax.scan(several, carry, origins.reshape(-1, ahead, *origins.shape[1:]))[0]
 
@@ -406,7 +474,9 @@ def compile_case(case: Case, params: Tree, data: Tree, origins: jax.Array) -> An
         return jax.jit(scanned(case)).lower(*shapes, origins).compile()
 
 
-def time_case(case: Case, run: Any, params: Tree, data: Tree, origins: jax.Array, repeats: int) -> dict[str, Any]:
+def time_case(
+    case: Case, run: Any, params: Tree, data: Tree, origins: jax.Array, repeats: int
+) -> dict[str, Any]:
     """The median of several runs after a first one."""
     arguments = (*prepare(case, params, data), origins)
     seconds = []
@@ -444,11 +514,17 @@ def measure_limits(size: int) -> dict[str, float]:
         return float(np.median(seconds))
 
     vector = jax.random.normal(jax.random.key(0), (16 * size * size,))
-    found = {"copy_bytes_per_second": 2 * vector.nbytes / median_seconds(jax.jit(lambda x: x + 1), vector)}
+    found = {
+        "copy_bytes_per_second": 2
+        * vector.nbytes
+        / median_seconds(jax.jit(lambda x: x + 1), vector)
+    }
     square = vector[: size * size].reshape(size, size)
     for precision in ("highest", "default"):
         product = jax.jit(partial(jnp.matmul, precision=precision))
-        found[f"matrix_flop_per_second_{precision}"] = 2 * size**3 / median_seconds(product, square, square)
+        found[f"matrix_flop_per_second_{precision}"] = (
+            2 * size**3 / median_seconds(product, square, square)
+        )
     return found
 
 
@@ -470,9 +546,15 @@ def list_checks(cases: list[Case], is_interpreted: bool) -> list[Check]:
     references = {"LSTM": xla.lstm_reference, "dense": plain_dense}
     sizes = {
         "LSTM": [_lstm_shapes(LOOKBACK, FEATURES, HIDDEN, BATCH), _lstm_shapes(7, 5, 33, 21)],
-        "dense": [_dense_shapes(WIDTHS[1], WIDTHS[0], BATCH), _dense_shapes(33, 77, 101), _dense_shapes(1, 75, BATCH)],
+        "dense": [
+            _dense_shapes(WIDTHS[1], WIDTHS[0], BATCH),
+            _dense_shapes(33, 77, 101),
+            _dense_shapes(1, 75, BATCH),
+        ],
     }
-    wanted = dict.fromkeys((kind, name, case.precision) for case in cases for kind, name in case.layers)
+    wanted = dict.fromkeys(
+        (kind, name, case.precision) for case in cases for kind, name in case.layers
+    )
     return [
         Check(kind, name, precision, found[kind][name], references[kind], sizes[kind])
         for kind, name, precision in wanted
@@ -481,7 +563,12 @@ def list_checks(cases: list[Case], is_interpreted: bool) -> list[Check]:
 
 
 def _lstm_shapes(lookback: int, features: int, hidden: int, batch: int) -> list[tuple[int, ...]]:
-    shapes = [(4 * hidden, features), (4 * hidden, hidden), (4 * hidden,), (lookback, features, batch)]
+    shapes = [
+        (4 * hidden, features),
+        (4 * hidden, hidden),
+        (4 * hidden,),
+        (lookback, features, batch),
+    ]
     return [*shapes, (lookback, hidden, batch)]
 
 
@@ -490,7 +577,9 @@ def _dense_shapes(outputs: int, inputs: int, batch: int) -> list[tuple[int, ...]
 
 
 def run_check(check: Check) -> dict[str, Any]:
-    """||out - ref|| / ||ref|| of results and gradients, at the worst of the sizes, on fresh numbers; or what failed."""
+    """||out - ref|| / ||ref|| of results and gradients, at the worst of the sizes, on fresh
+    numbers; or what failed.
+    """
     rng = np.random.default_rng()
     arguments = [[rng.normal(0, 0.5, (3, *shape)) for shape in shapes] for shapes in check.sizes]
     row: dict[str, Any] = {"layer": f"{check.kind}, {check.name}", "precision": check.precision}
@@ -500,7 +589,10 @@ def run_check(check: Check) -> dict[str, Any]:
         single = jax.tree.map(lambda a: np.asarray(a, np.float32), arguments)
         with jax.default_matmul_precision(check.precision):
             ours = results_and_gradients(check.layer, single)
-        errors = [float(np.linalg.norm(o - e) / np.linalg.norm(e)) for o, e in zip(ours, exact, strict=True)]
+        errors = [
+            float(np.linalg.norm(o - e) / np.linalg.norm(e))
+            for o, e in zip(ours, exact, strict=True)
+        ]
         return row | {"errors": errors, "is_right": all(error < 5e-6 for error in errors)}
     except Exception as error:  # noqa: BLE001
         return row | {"failed": shorten(error)}
@@ -530,11 +622,18 @@ def show(rows: list[dict[str, Any]]) -> None:
     print(f"\n{'nanoseconds per client-step':56}" + "".join(f"{n:>14,}" for n in clients))
     for part in dict.fromkeys(row["part"] for row in rows):
         cells = {row["clients"]: row for row in rows if row["part"] == part}
-        line = [f"{cells[n]['ns']:>14,.0f}" if "ns" in cells.get(n, {}) else f"{'-':>14}" for n in clients]
+        line = [
+            f"{cells[n]['ns']:>14,.0f}" if "ns" in cells.get(n, {}) else f"{'-':>14}"
+            for n in clients
+        ]
         print(f"{part:56}" + "".join(line))
     print(f"{'client-steps/s':56}")
     for part in dict.fromkeys(row["part"] for row in rows if row["part"].startswith("whole")):
-        cells = {row["clients"]: row.get("client_steps_per_second", 0) for row in rows if row["part"] == part}
+        cells = {
+            row["clients"]: row.get("client_steps_per_second", 0)
+            for row in rows
+            if row["part"] == part
+        }
         print(f"{part:56}" + "".join(f"{cells.get(n, 0):>14,.0f}" for n in clients))
     for row in rows:
         if "failed" in row:
@@ -544,16 +643,29 @@ def show(rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Measure, print a table and write JSON."""
     begun = time.perf_counter()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, nargs="+", default=[12, 12000])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--budget", type=float, default=65, help="seconds after which no part is begun")
+    parser.add_argument(
+        "--budget", type=float, default=65, help="seconds after which no part is begun"
+    )
     parser.add_argument("--workers", type=int, default=12, help="compilations at once")
-    parser.add_argument("--size", type=int, default=8192, help="of the matrix whose product gives the matrix rate")
-    parser.add_argument("--parts", nargs="+", default=USUAL, help="names of parts, or how their names begin, or: all")
+    parser.add_argument(
+        "--size", type=int, default=8192, help="of the matrix whose product gives the matrix rate"
+    )
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        default=USUAL,
+        help="names of parts, or how their names begin, or: all",
+    )
     parser.add_argument("--list", action="store_true", help="name the parts, and nothing else")
-    parser.add_argument("--interpret", action="store_true", help="run the kernels by JAX's interpreter")
+    parser.add_argument(
+        "--interpret", action="store_true", help="run the kernels by JAX's interpreter"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.list:
@@ -562,7 +674,11 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)
     warnings.simplefilter("ignore", DeprecationWarning)  # JAX 0.11 on the Triton back end
     device = jax.devices()[0]
-    report: dict[str, Any] = {"jax": jax.__version__, "python": sys.version.split()[0], "device": device.device_kind}
+    report: dict[str, Any] = {
+        "jax": jax.__version__,
+        "python": sys.version.split()[0],
+        "device": device.device_kind,
+    }
     print(report)
 
     def left() -> float:
@@ -580,18 +696,26 @@ def main() -> None:
         # At 12,000 clients a step takes long enough that fewer do.
         num_steps = max(2, min(options.steps, options.steps * 3000 // num_clients))
         inputs[num_clients] = make_inputs(num_clients, num_steps)
-    cases = choose([case for n in options.clients for case in list_cases(n, options.interpret)], options.parts)
+    cases = choose(
+        [case for n in options.clients for case in list_cases(n, options.interpret)], options.parts
+    )
     pool = ThreadPoolExecutor(options.workers)
     compiled = [pool.submit(compile_case, case, *inputs[case.num_clients]) for case in cases]
     report["checks"] = list(pool.map(run_check, list_checks(cases, options.interpret)))
     for row in report["checks"]:
         errors = " ".join(f"{error:.1e}" for error in row.get("errors", []))
-        print(f"{row['layer']:34} {row['precision']:18}", errors or row["failed"], row.get("is_right"))
+        print(
+            f"{row['layer']:34} {row['precision']:18}", errors or row["failed"], row.get("is_right")
+        )
     save()
-    wait(compiled, timeout=max(0, 0.6 * left()))  # timing waits for the last compilation, which would disturb it
+    wait(
+        compiled, timeout=max(0, 0.6 * left())
+    )  # timing waits for the last compilation, which would disturb it
     pool.shutdown(cancel_futures=True)
     num_compiled = sum(not future.cancelled() for future in compiled)
-    print(f"compiled {num_compiled} of {len(cases)} programs, {time.perf_counter() - begun:.0f} s since the start")
+    print(
+        f"compiled {num_compiled} of {len(cases)} programs, {time.perf_counter() - begun:.0f} s since the start"
+    )
     for case, future in zip(cases, compiled, strict=True):
         row: dict[str, Any] = {"part": case.part, "clients": case.num_clients}
         try:

@@ -1,8 +1,10 @@
-"""Does recipe `forecast` hold at other intervals and without weather? Test MASE an hour ahead, beside LightGBM.
+"""Does recipe `forecast` hold at other intervals and without weather? Test MASE an hour ahead,
+beside LightGBM.
 
     python benchmarks/intervals.py
 
-Bundled states at 15, 30 and 60 minutes, with and without weather; the recipe's settings, some minutes on two cores.
+Bundled states at 15, 30 and 60 minutes, with and without weather; the recipe's settings, some
+minutes on two cores.
 """
 
 from dataclasses import replace
@@ -10,13 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 import plfl
-from plfl.comparisons import compare
 from plfl.data.panel import Panel
 from plfl.data.sources import load_sources
-from plfl.federate.devices import prepare
-from plfl.federation import complete
+from plfl.federate.federation import complete
+from plfl.federate.processes.devices import prepare
 from plfl.forecast.windows import make_task
 from plfl.recipes import forecast
+from plfl.runs.comparisons import compare
 
 CASES = (("CA", "15min", False), ("IL", "30min", True), ("NY", "1h", True), ("NY", "1h", False))
 
@@ -34,7 +36,9 @@ def score_trees(panel: Panel) -> float:
     """LightGBM's mean test MASE."""
     config = complete(forecast())
     task = make_task(panel, config)
-    (forecasts,) = compare(["lightgbm"], config, task, prepare(config.device, config.cores)).values()
+    (forecasts,) = compare(
+        ["lightgbm"], config, task, prepare(config.device, config.cores)
+    ).values()
     found = []
     for row, said in enumerate(forecasts):
         load, origins = task.series[row][:, 0], task.origins["test"][row]
@@ -52,7 +56,10 @@ def main() -> None:
         inside = "".join(f"{100 * result.coverage[level]:9.1f}" for level in result.coverage)
         name = f"{state} {interval}{'' if has_weather else ' no weather'}"
         ours, theirs = result.mase_mean, score_trees(panel)
-        print(f"{name:24s}{ours:8.3f}{theirs:10.3f}{inside}{result.num_losing_to_persistence:8d}", flush=True)
+        print(
+            f"{name:24s}{ours:8.3f}{theirs:10.3f}{inside}{result.num_losing_to_persistence:8d}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

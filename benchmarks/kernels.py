@@ -1,10 +1,11 @@
-"""Where a client-step's time goes on one core, part by part, with the native kernels and with XLA's.
+"""Where a client-step's time goes on one core, part by part, with the native kernels and with
+XLA's.
 
     python benchmarks/kernels.py [--repeats 15]
 
-Each part runs in a jitted scan of 300 steps, as in training; the figure is the time of one step, best of several.
-XLA's figures come from a second process with PLFL_NATIVE=0. The last line is a large float32 product on one core: what
-the matrix work of a step would take at that rate.
+Each part runs in a jitted scan of 300 steps, as in training; the figure is the time of one step,
+best of several. XLA's figures come from a second process with PLFL_NATIVE=0. The last line is a
+large float32 product on one core: what the matrix work of a step would take at that rate.
 """
 
 import argparse
@@ -26,13 +27,13 @@ import numpy as np
 
 from plfl.bench.work import count_flop
 from plfl.data.generated import generate
-from plfl.federate.devices import prepare
-from plfl.federation import complete, make_plan
-from plfl.forecast.aligned import Inputs
-from plfl.forecast.analog import NUM_HEADS, SCORE_WIDTH
-from plfl.forecast.dense import dense
-from plfl.forecast.lookback import look_back
-from plfl.forecast.lstm import lstm
+from plfl.federate.federation import complete, make_plan
+from plfl.federate.processes.devices import prepare
+from plfl.forecast.layers.dense import dense
+from plfl.forecast.layers.lstm import lstm
+from plfl.forecast.past_days.inputs import Inputs
+from plfl.forecast.past_days.lookback import look_back
+from plfl.forecast.past_days.network import NUM_HEADS, SCORE_WIDTH
 from plfl.forecast.windows import make_task
 from plfl.native.library import is_available
 from plfl.recipes import forecast, paper
@@ -40,9 +41,13 @@ from plfl.recipes import forecast, paper
 STEPS = 300
 
 
-def seconds_per_step(step: Callable[[Any, Any], Any], state: Any, along: Any, repeats: int) -> float:
+def seconds_per_step(
+    step: Callable[[Any, Any], Any], state: Any, along: Any, repeats: int
+) -> float:
     """The time of one step of a scan; what a step returns is the next one's state."""
-    program = jax.jit(lambda state, along: jax.lax.scan(lambda s, x: (step(s, x), None), state, along)[0])
+    program = jax.jit(
+        lambda state, along: jax.lax.scan(lambda s, x: (step(s, x), None), state, along)[0]
+    )
     compiled = program.lower(state, along).compile()
     jax.block_until_ready(compiled(state, along))
     best = float("inf")
@@ -86,7 +91,9 @@ def draw_days(rng: np.random.Generator, batch: int, days: int, likenesses: int) 
         draw(NUM_HEADS, SCORE_WIDTH),
         draw(NUM_HEADS, likenesses),
     )
-    return params, Inputs(None, jnp.abs(draw(batch, days, likenesses)), draw(batch, days, 2), draw(batch, days) > -1)
+    return params, Inputs(
+        None, jnp.abs(draw(batch, days, likenesses)), draw(batch, days, 2), draw(batch, days) > -1
+    )
 
 
 def measure(repeats: int) -> dict[str, float]:
@@ -97,7 +104,9 @@ def measure(repeats: int) -> dict[str, float]:
     training = make_plan(config, task).training
     data = jax.tree.map(jnp.asarray, task.client(0))
     rng = np.random.default_rng(0)
-    origins = jnp.asarray(rng.choice(task.origins["train"][0], (STEPS, config.batch)).astype(np.int32))
+    origins = jnp.asarray(
+        rng.choice(task.origins["train"][0], (STEPS, config.batch)).astype(np.int32)
+    )
     params = training.model.init(jax.random.key(0))
     carry = (params, training.optimizer.init(params))
     gradient = jax.tree.map(lambda p: p * 1e-3, params)
@@ -122,7 +131,10 @@ def measure(repeats: int) -> dict[str, float]:
         parts[f"past days of {batch_of_band} pairs"] = (look_back_step(seen), days)
     parts["Adam"] = (adam, carry)
     parts["whole step"] = (lambda carry, at: training.step(carry, at, data, {})[0], carry)
-    found = {name: 1e6 * seconds_per_step(step, state, origins, repeats) for name, (step, state) in parts.items()}
+    found = {
+        name: 1e6 * seconds_per_step(step, state, origins, repeats)
+        for name, (step, state) in parts.items()
+    }
     return found | measure_forecaster(repeats) | {"MFLOP": count_flop(config, task) / 1e6}
 
 
@@ -144,7 +156,8 @@ def measure_forecaster(repeats: int) -> dict[str, float]:
 
     carry = (params, training.optimizer.init(params))
     return {
-        f"inputs of {config.batch} pairs": 1e6 * seconds_per_step(cut, jnp.float32(0), pairs, repeats),
+        f"inputs of {config.batch} pairs": 1e6
+        * seconds_per_step(cut, jnp.float32(0), pairs, repeats),
         "whole step of forecast": 1e6 * seconds_per_step(step, carry, pairs, repeats),
     }
 
@@ -161,7 +174,9 @@ def matrix_rate() -> float:
 
 def main() -> None:
     """Print both columns."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", action="store_true", help="print this process's figures alone")
     options = parser.parse_args()
@@ -170,9 +185,13 @@ def main() -> None:
         print(json.dumps(found))
         return
     command = [sys.executable, __file__, "--json", "--repeats", str(options.repeats)]
-    done = subprocess.run(command, env=os.environ | {"PLFL_NATIVE": "0"}, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        command, env=os.environ | {"PLFL_NATIVE": "0"}, stdout=subprocess.PIPE, check=True
+    )
     plain = json.loads(done.stdout)
-    print(f"{'microseconds on one core':28s}{'native' if is_available() else '(no kernels)':>12s}{'XLA':>12s}")
+    print(
+        f"{'microseconds on one core':28s}{'native' if is_available() else '(no kernels)':>12s}{'XLA':>12s}"
+    )
     flop = found.pop("MFLOP")
     for name, value in found.items():
         print(f"{name:28s}{value:12.1f}{plain[name]:12.1f}")

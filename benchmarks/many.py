@@ -1,9 +1,11 @@
-"""Rounds over very many clients, each with a year of 15-minute data: seconds, client-steps/s, memory.
+"""Rounds over very many clients, each with a year of 15-minute data: seconds, client-steps/s,
+memory.
 
-python benchmarks/many.py [--clients 100000] [--chunk 12288] [--local-steps 125] [--personal mlp] [--device gpu]
+python benchmarks/many.py [--clients 100000] [--chunk 12288] [--local-steps 125] [--personal mlp]
+[--device gpu]
 
-The clients are eight generated buildings, repeated with other scales, so that making them takes no time; each has
-arrays of its own. Without --chunk all clients stay on the device if they fit.
+The clients are eight generated buildings, repeated with other scales, so that making them takes no
+time; each has arrays of its own. Without --chunk all clients stay on the device if they fit.
 """
 
 import argparse
@@ -18,8 +20,8 @@ from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
 from plfl.data.scratch import Scratch, blocks, forget
-from plfl.federate.devices import prepare
-from plfl.federation import complete, make_engine, make_plan
+from plfl.federate.federation import complete, make_engine, make_plan
+from plfl.federate.processes.devices import prepare
 from plfl.forecast.windows import Task, make_task
 
 GIB = 2**30
@@ -46,7 +48,9 @@ def make_many(num_clients: int, config: Config, scratch: Scratch) -> Task:
         start=base.panel.start,
         interval=base.panel.interval,
         load=np.broadcast_to(base.panel.load[:1], (num_clients, base.panel.num_times)),
-        covariates=np.broadcast_to(base.panel.covariates[:1], (num_clients, *base.panel.covariates.shape[1:])),
+        covariates=np.broadcast_to(
+            base.panel.covariates[:1], (num_clients, *base.panel.covariates.shape[1:])
+        ),
         covariate_names=base.panel.covariate_names,
         statics=base.panel.statics[kinds],
         static_names=base.panel.static_names,
@@ -66,17 +70,26 @@ def make_many(num_clients: int, config: Config, scratch: Scratch) -> Task:
 
 def main() -> None:
     """Make the clients, run the rounds, forecast, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, default=100_000)
     parser.add_argument("--chunk", type=int)
     parser.add_argument("--local-steps", type=int, default=125)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--personal", default="mlp")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--in-memory", type=float, help="GiB of the host's memory for series and states")
+    parser.add_argument(
+        "--in-memory", type=float, help="GiB of the host's memory for series and states"
+    )
     options = parser.parse_args()
     config = complete(
-        Config(local_steps=options.local_steps, personal=options.personal, chunk=options.chunk, device=options.device)
+        Config(
+            local_steps=options.local_steps,
+            personal=options.personal,
+            chunk=options.chunk,
+            device=options.device,
+        )
     )
     devices = prepare(config.device, None)
     begun = time.perf_counter()
@@ -105,7 +118,9 @@ def main() -> None:
         state = jax.block_until_ready(engine.run_round(state, at)[0].state)
         seconds, num_steps = tell(f"round {at}"), options.clients * options.local_steps
         spent, processor = time.process_time() - processor, time.process_time()
-        print(f"    {num_steps / seconds:,.0f} client-steps/s, {1e6 * spent / num_steps:.0f} us of processor time each")
+        print(
+            f"    {num_steps / seconds:,.0f} client-steps/s, {1e6 * spent / num_steps:.0f} us of processor time each"
+        )
     for part in ("validation", "test"):  # the first time, with compilation
         num_windows = sum(len(row) for row in engine.predict(state, part))
         seconds = tell(f"forecasts of {part}")

@@ -1,9 +1,11 @@
-"""Peak memory and time of whole runs with many clients, each with a year of 15-minute data, on the CPU.
+"""Peak memory and time of whole runs with many clients, each with a year of 15-minute data, on the
+CPU.
 
 python benchmarks/memory.py [--clients 100 1000 10000] [--chunk 256] [--personal mlp]
 
-Every run is a process of its own (`plfl run`: loading, training, checkpoints, evaluation, files and report). Without
---chunk the run decides whether clients stay in memory; with it they stream through in chunks of that size.
+Every run is a process of its own (`plfl run`: loading, training, checkpoints, evaluation, files and
+report). Without --chunk the run decides whether clients stay in memory; with it they stream through
+in chunks of that size.
 """
 
 import argparse
@@ -21,8 +23,21 @@ GIB = 2**20  # ru_maxrss counts KiB
 def measure(num_clients: int, settings: list[str]) -> dict[str, Any]:
     """What one run took."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "plfl", "run", "paper", "--data", f"generated:{num_clients}", "--json"]
-        command += ["--out", f"{folder}/run", *(word for setting in settings for word in ("--set", setting))]
+        command = [
+            sys.executable,
+            "-m",
+            "plfl",
+            "run",
+            "paper",
+            "--data",
+            f"generated:{num_clients}",
+            "--json",
+        ]
+        command += [
+            "--out",
+            f"{folder}/run",
+            *(word for setting in settings for word in ("--set", setting)),
+        ]
         begun = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         assert process.stdout is not None
@@ -40,14 +55,20 @@ def measure(num_clients: int, settings: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     """One line per number of clients."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--chunk", type=int)
     parser.add_argument("--personal", default="mlp")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--local-steps", type=int, default=10)
     options = parser.parse_args()
-    settings = [f"rounds={options.rounds}", f"local_steps={options.local_steps}", f"personal={options.personal}"]
+    settings = [
+        f"rounds={options.rounds}",
+        f"local_steps={options.local_steps}",
+        f"personal={options.personal}",
+    ]
     settings += ["device=cpu", *([f"chunk={options.chunk}"] if options.chunk else [])]
     for num_clients in options.clients:
         found = measure(num_clients, settings)

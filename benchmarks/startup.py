@@ -2,8 +2,8 @@
 
     python benchmarks/startup.py [--repeats 3]
 
-Every start is a process of its own on the bundled data. Cold: an empty cache folder, so that the native kernels and
-XLA's programs are compiled; warm: the same folder again. `--help` is timed too.
+Every start is a process of its own on the bundled data. Cold: an empty cache folder, so that the
+native kernels and XLA's programs are compiled; warm: the same folder again. `--help` is timed too.
 """
 
 import argparse
@@ -26,7 +26,9 @@ def first_round(cache: str) -> float:
     """Seconds until a fresh process has finished its first round."""
     begun = time.perf_counter()
     environment = os.environ | {"PLFL_CACHE_DIR": cache}
-    with subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, env=environment, text=True) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, env=environment, text=True
+    ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "first round\n"
         seconds = time.perf_counter() - begun
@@ -43,7 +45,9 @@ def help_page() -> float:
 
 def main() -> None:
     """Print the best of some starts of each kind."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     cold, warm = [], []
@@ -52,7 +56,9 @@ def main() -> None:
             cold.append(first_round(cache))
             warm.append(first_round(cache))
     page = min(help_page() for _ in range(options.repeats))
-    print(f"first round after {min(cold):.1f} s cold, {min(warm):.1f} s warm; plfl --help {page:.2f} s")
+    print(
+        f"first round after {min(cold):.1f} s cold, {min(warm):.1f} s warm; plfl --help {page:.2f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Forecasts of a data frame in the manner of Nixtla's libraries, scored and plotted by utilsforecast.
+"""Forecasts of a data frame in the manner of Nixtla's libraries, scored and plotted by
+utilsforecast.
 
 python examples/forecaster.py
 """
@@ -16,11 +17,17 @@ import plfl
 from plfl.data.generated import generate
 
 made_up = generate(4, days=60, minutes=60)
-columns = {"unique_id": np.repeat(made_up.ids, made_up.num_times), "ds": np.tile(made_up.times(), 4)}
-df = pd.DataFrame(columns | {"y": made_up.load.ravel(), "temperature": made_up.covariates[..., 0].ravel()})
+columns = {
+    "unique_id": np.repeat(made_up.ids, made_up.num_times),
+    "ds": np.tile(made_up.times(), 4),
+}
+df = pd.DataFrame(
+    columns | {"y": made_up.load.ravel(), "temperature": made_up.covariates[..., 0].ravel()}
+)
 df["ds"] = df["ds"].dt.tz_localize("UTC")
 
-# %% So few rounds and so small a model only show how it goes; leave the settings out to forecast well
+# %% So few rounds and so small a model only show how it goes; leave the settings out to forecast
+# well
 small = {"rounds": 6, "local_steps": 20, "tune_rounds": 2, "hidden": 16, "days": 14, "batch": 32}
 forecaster = plfl.Forecaster(h="24h", freq="h", level=[80, 90], timezone="America/Chicago", **small)
 
@@ -43,5 +50,7 @@ if importlib.util.find_spec("matplotlib"):
 
 # %% Keep it; later, new readings are enough
 forecaster.save("forecaster")
-later = plfl.Forecaster.load("forecaster").predict(df[df["ds"] < df["ds"].max() - pd.Timedelta(days=1)])
+later = plfl.Forecaster.load("forecaster").predict(
+    df[df["ds"] < df["ds"].max() - pd.Timedelta(days=1)]
+)
 print(f"{len(later)} forecasts from {later['ds'].min()} on")

@@ -24,11 +24,17 @@ def init(key: jax.Array) -> Params:
 
 def apply(params: Params, inputs: jax.Array) -> jax.Array:
     """The last known load plus a learned change: (batch, lookback, features) -> (batch,)."""
-    hidden = jax.nn.silu(inputs.reshape(len(inputs), -1) @ params["body.weight"] + params["body.bias"])
+    hidden = jax.nn.silu(
+        inputs.reshape(len(inputs), -1) @ params["body.weight"] + params["body.bias"]
+    )
     return inputs[:, -1, 0] + hidden @ params["head.weight"] + params["head.bias"]
 
 
 if __name__ == "__main__":
-    config = plfl.Config(data="generated:6?days=90", personal=("head.*",), rounds=10, local_steps=100)
+    config = plfl.Config(
+        data="generated:6?days=90", personal=("head.*",), rounds=10, local_steps=100
+    )
     result = plfl.run(config, model=Model(init, apply))
-    print(f"{result.num_params:,} parameters, {result.num_shared_params:,} shared, MASE {result.mase_mean:.3f}")
+    print(
+        f"{result.num_params:,} parameters, {result.num_shared_params:,} shared, MASE {result.mase_mean:.3f}"
+    )

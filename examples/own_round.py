@@ -20,7 +20,9 @@ if __name__ == "__main__":
     model = lstm_mlp(task.num_features, task.lookback)
     partition = make_partition(model.init(shared_key(0)), ["mlp.*"])
     loss = make_objective("squared", task.view, model)
-    training = LocalTraining(model, loss, partition, client.adam(lr=2e-3), task.view, local_steps=50, batch=16)
+    training = LocalTraining(
+        model, loss, partition, client.adam(lr=2e-3), task.view, local_steps=50, batch=16
+    )
     optimizer = server.fed_yogi()
     update_locally = jax.jit(client_update, static_argnums=0)
     keys = client_keys(0, task.panel.ids)
@@ -32,7 +34,9 @@ if __name__ == "__main__":
         for c in range(len(clients)):  # each at its own home, with its own data
             shared = optimizer.broadcast(state, c)
             key = batches_key(keys[c], round_index)
-            clients[c], update, loss = update_locally(training, shared, clients[c], task.client(c), key)
+            clients[c], update, loss = update_locally(
+                training, shared, clients[c], task.client(c), key
+            )
             updates.append(update)  # all that leaves the client
             losses.append(float(loss))
         stacked = jax.tree.map(lambda *rows: jnp.stack(rows), *updates)

@@ -10,13 +10,16 @@ import pytest
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 needs_browser = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None, reason="needs Debian's browser: apt-get install -y chromium chromium-driver"
+    CHROMIUM is None or DRIVER is None,
+    reason="needs Debian's browser: apt-get install -y chromium chromium-driver",
 )
 
 
 @contextmanager
 def opened(*, blocked):
-    """A browser that notes what it requests and what goes wrong, and loads nothing of these patterns."""
+    """A browser that notes what it requests and what goes wrong, and loads nothing of these
+    patterns.
+    """
     webdriver = pytest.importorskip("selenium.webdriver")
     from selenium.webdriver.chrome.service import Service
 
@@ -51,7 +54,11 @@ def show_url(browser, url, *, width=1200, scheme="light"):
 def requests_of(browser):
     """The addresses that the browser has requested since it was asked last."""
     said = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    return [each["params"]["request"]["url"] for each in said if each["method"] == "Network.requestWillBeSent"]
+    return [
+        each["params"]["request"]["url"]
+        for each in said
+        if each["method"] == "Network.requestWillBeSent"
+    ]
 
 
 def save_picture(browser, path, width):
@@ -59,5 +66,7 @@ def save_picture(browser, path, width):
     path.parent.mkdir(parents=True, exist_ok=True)
     height = browser.execute_script("return document.documentElement.scrollHeight")
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-    shot = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+    shot = browser.execute_cdp_cmd(
+        "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+    )
     path.write_bytes(base64.b64decode(shot["data"]))

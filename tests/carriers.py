@@ -1,4 +1,6 @@
-"""One federation by other carriers than the loop and the engine (`small`): in chunks, and in a stack."""
+"""One federation by other carriers than the loop and the engine (`small`): in chunks, and in a
+stack.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,14 +8,18 @@ from typing import Any
 import numpy as np
 
 from plfl.data.scratch import Scratch
-from plfl.federate.stack import Member, Stack, StackState
-from plfl.federate.stream import Stream
-from plfl.federation import Federation, optimizer_settings
+from plfl.federate.engines.stack import Member, Stack, StackState
+from plfl.federate.engines.stream import Stream
+from plfl.federate.federation import Federation, optimizer_settings
 from small import DEVICES
 
 
-def stream_of(federation: Federation, *, chunk: int = 2, scratch: Scratch | None = None) -> Federation:
-    """The same federation with its clients in chunks; without any room in memory, rows are in files."""
+def stream_of(
+    federation: Federation, *, chunk: int = 2, scratch: Scratch | None = None
+) -> Federation:
+    """The same federation with its clients in chunks; without any room in memory, rows are in
+    files.
+    """
     plan = federation.plan
     federation.engine = Stream(
         plan.task,
@@ -34,8 +40,16 @@ def make_stack(federations: Sequence[Federation]) -> Stack:
     members = []
     for federation in federations:
         client, server = optimizer_settings(federation.config)
-        config, task, aggregate = federation.config, federation.task, federation.plan.server.aggregate
-        members.append(Member(task, config.seed, federation.num_asked, client, config.server, server, aggregate))
+        config, task, aggregate = (
+            federation.config,
+            federation.task,
+            federation.plan.server.aggregate,
+        )
+        members.append(
+            Member(
+                task, config.seed, federation.num_asked, client, config.server, server, aggregate
+            )
+        )
     plan = federations[0].plan
     return Stack(members, plan.training, DEVICES, client=plan.config.client, limits=plan.limits)
 

@@ -1,7 +1,8 @@
-"""JAX set up as a run does it; compiled programs are kept in the checkout, for processes that tests start too.
+"""JAX set up as a run does it; compiled programs are kept in the checkout, for processes that tests
+start too.
 
-In this process programs are compiled without LLVM's optimizations, which takes half the time; the processes that the
-long tests start compile as users do.
+In this process programs are compiled without LLVM's optimizations, which takes half the time; the
+processes that the long tests start compile as users do.
 """
 
 import gc
@@ -13,7 +14,7 @@ import pytest
 
 os.environ.setdefault("PLFL_CACHE_DIR", str(Path(__file__).parents[1] / ".cache"))
 
-from plfl.federate.devices import prepare
+from plfl.federate.processes.devices import prepare
 
 before = os.environ.get("XLA_FLAGS", "")
 os.environ["XLA_FLAGS"] = f"{before} --xla_backend_optimization_level=0"
@@ -23,7 +24,9 @@ os.environ["XLA_FLAGS"] = before
 
 MAPS = Path("/proc/self/maps")
 MOST_MAPS = 20_000
-"""Each compiled program takes dozens of memory maps, of which Linux gives a process 65,530; beyond, XLA crashes."""
+"""Each compiled program takes dozens of memory maps, of which Linux gives a process 65,530; beyond,
+XLA crashes.
+"""
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:

@@ -1,8 +1,8 @@
 """Federations of separate servers and clients in one process, for the tests of `plfl.deploy`."""
 
-from plfl.deploy import local
-from plfl.deploy.coordinator import Coordinator, Terms
-from plfl.deploy.local import LocalWire
+from plfl.deploy.protocol import local
+from plfl.deploy.protocol.coordinator import Coordinator, Terms
+from plfl.deploy.protocol.local import LocalWire
 from small import agree_on, consenting, tiny_config
 
 SOON = Terms(deadline=0.2, settling=0.2, patience=3)
@@ -18,4 +18,6 @@ def make_nodes(folder, panel, policy=ANY, finish=None):
 def make_federation(folder, panel, config, terms=SOON, wire=None, **more):
     wire = wire or LocalWire(make_nodes(folder / "clients", panel, consenting(config, **UNGUARDED)))
     ids = more.pop("ids", list(panel.ids))
-    return Coordinator(agree_on(panel, config), lambda: ids, wire, folder / "server", terms, **more), wire
+    return Coordinator(
+        agree_on(panel, config), lambda: ids, wire, folder / "server", terms, **more
+    ), wire

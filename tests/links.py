@@ -3,10 +3,10 @@
 import threading
 from contextlib import contextmanager
 
-from plfl.deploy.flower_process import environment
-from plfl.deploy.flower_server import FlowerWire, Link
-from plfl.deploy.server import _Members, _superlink_command
-from plfl.deploy.supervise import Child, Supervisor, free_port, write_link_secret
+from plfl.deploy.flower.process import environment
+from plfl.deploy.flower.server import FlowerWire, Link
+from plfl.deploy.programs.server import _Members, _superlink_command
+from plfl.deploy.programs.supervise import Child, Supervisor, free_port, write_link_secret
 
 
 @contextmanager
@@ -14,10 +14,17 @@ def superlink(settings):
     """Its port, and a wire to it that is not open yet."""
     settings.folder.mkdir(exist_ok=True)
     secret, port, stop = write_link_secret(settings.folder), free_port(), threading.Event()
-    child = Child("superlink", lambda: _superlink_command(settings, port, secret), environment(settings.folder))
+    child = Child(
+        "superlink",
+        lambda: _superlink_command(settings, port, secret),
+        environment(settings.folder),
+    )
     keeper = threading.Thread(target=Supervisor([child]).run, args=(stop.is_set,))
     keeper.start()
-    wire = FlowerWire(Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes()), _Members(settings).keys)
+    wire = FlowerWire(
+        Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes()),
+        _Members(settings).keys,
+    )
     try:
         yield port, wire
     finally:

@@ -1,7 +1,9 @@
-"""A relay between clients and a server that writes down every byte of both directions, for tests that look at the wire.
+"""A relay between clients and a server that writes down every byte of both directions, for tests
+that look at the wire.
 
-With the server's certificate it ends a client's TLS and begins its own to the server, so what it has is what a client
-gave to TLS. Without one it passes on what it gets, and what it counts is what the network carries.
+With the server's certificate it ends a client's TLS and begins its own to the server, so what it
+has is what a client gave to TLS. Without one it passes on what it gets, and what it counts is what
+the network carries.
 """
 
 import asyncio
@@ -65,7 +67,9 @@ class Relay:
 
     def num_bytes(self) -> tuple[int, int]:
         """Up and down, of all connections."""
-        return sum(len(each.up) for each in self.streams), sum(len(each.down) for each in self.streams)
+        return sum(len(each.up) for each in self.streams), sum(
+            len(each.down) for each in self.streams
+        )
 
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -90,7 +94,9 @@ class Relay:
         self._tasks.add(asyncio.current_task())
         with suppress(OSError, asyncio.CancelledError):
             name = None if self._inside is None else "127.0.0.1"
-            there = await asyncio.open_connection("127.0.0.1", self.upstream, ssl=self._inside, server_hostname=name)
+            there = await asyncio.open_connection(
+                "127.0.0.1", self.upstream, ssl=self._inside, server_hostname=name
+            )
             up = asyncio.ensure_future(_copy(reader, there[1], stream.up))
             down = asyncio.ensure_future(_copy(there[0], writer, stream.down))
             try:
@@ -104,7 +110,9 @@ class Relay:
         self._tasks.discard(asyncio.current_task())
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: bytearray) -> None:
+async def _copy(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: bytearray
+) -> None:
     """Pass on until the end; what was read is written down first."""
     while piece := await reader.read(_LARGEST):
         record += piece
@@ -116,7 +124,9 @@ def _calls_of(stream: Stream) -> list[Call]:
     asked, said = _messages_of(bytes(stream.up)), _messages_of(bytes(stream.down))
     return [
         Call(head.split(b" ")[1].decode(), head, body, answer, content)
-        for (head, body), (answer, content) in zip(asked, said, strict=False)  # the last one may be unanswered
+        for (head, body), (answer, content) in zip(
+            asked, said, strict=False
+        )  # the last one may be unanswered
     ]
 
 

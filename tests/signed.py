@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from plfl.deploy import certificates
+from plfl.deploy.files import certificates
 
 
 def sign(key, seconds=0.0):

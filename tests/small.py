@@ -9,13 +9,13 @@ import numpy as np
 from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
-from plfl.deploy.agreement import Agreement, make_agreement
-from plfl.deploy.policy import agreed_settings
-from plfl.deploy.settings import Policy
-from plfl.federate.loop import Deliver, Loop
+from plfl.deploy.files.settings import Policy
+from plfl.deploy.protocol.agreement import Agreement, make_agreement
+from plfl.deploy.protocol.policy import agreed_settings
+from plfl.federate.engines.loop import Deliver, Loop
+from plfl.federate.federation import Federation, complete
 from plfl.federate.params import client_keys
 from plfl.federate.round import FederationState, choose_cohort, run_round
-from plfl.federation import Federation, complete
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, make_task, pad_origins
 from plfl.recipes import forecast
@@ -79,7 +79,9 @@ def assert_trees_close(a: object, b: object, tolerance: float = 1e-4) -> None:
 
 
 def client_data(task: Task) -> list[ClientData]:
-    """Each client's data on its own; origins are padded alike, so that one compiled step serves all clients."""
+    """Each client's data on its own; origins are padded alike, so that one compiled step serves all
+    clients.
+    """
     origins, counts = pad_origins(task.origins["train"])
     ends = task.bounds[:, 1].astype(np.int32)
     facts = (task.zone_of_client, task.statics, origins, counts, ends, task.was_read())
@@ -95,7 +97,9 @@ def make_loop(federation: Federation, deliver: Deliver = lambda replies: replies
     return Loop(engine.training, engine.server, federation.task.panel.ids, data, keys, deliver)
 
 
-def run_loop(federation: Federation, loop: Loop, verdicts: list[jax.Array] | None = None) -> FederationState:
+def run_loop(
+    federation: Federation, loop: Loop, verdicts: list[jax.Array] | None = None
+) -> FederationState:
     """All rounds by the reference carrier; the gate's verdicts are appended to the list."""
     engine, state = federation.engine, federation.engine.fetch(federation.engine.init())
     server = engine.server._replace(update=jax.jit(engine.server.update))

@@ -16,9 +16,9 @@ from plfl.bench.options import PEERS, SYSTEMS, Options, days_for, make_options
 from plfl.bench.page import make_page
 from plfl.bench.run import Bench, check_losses, pinned_to, run_bench, usable_cores
 from plfl.bench.work import count_flop, make_work, save_work
+from plfl.cli.terminal import print_bench
 from plfl.errors import BadInput, RunFailed
-from plfl.federation import Federation
-from plfl.terminal import print_bench
+from plfl.federate.federation import Federation
 
 SCRIPTS = Path(run.__file__).parent / "peers"
 OURS = {
@@ -35,7 +35,9 @@ OURS = {
     "check_losses": [0.8, 0.7],
     "versions": {"jax": "0"},
 }
-PEER = {key: OURS[key] for key in ("warmup_seconds", "how", "check_losses", "versions")} | {"rates": [40.0, 50.0]}
+PEER = {key: OURS[key] for key in ("warmup_seconds", "how", "check_losses", "versions")} | {
+    "rates": [40.0, 50.0]
+}
 
 
 @pytest.fixture
@@ -43,7 +45,11 @@ def no_processes(monkeypatch):
     """Answers without measuring: ours 1,000, PyTorch 50 client-steps/s, Flower cannot be installed."""
 
     def ask(self, module, request, cores):
-        return {"jax": 9_208_800 * 2000.0, "numpy": 1.0} if module == "limit" else OURS | {"days": request["clients"]}
+        return (
+            {"jax": 9_208_800 * 2000.0, "numpy": 1.0}
+            if module == "limit"
+            else OURS | {"days": request["clients"]}
+        )
 
     def find(peer, tell):
         if peer == "flower":
@@ -69,7 +75,10 @@ def test_peers_are_standalone_programs():
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             for name in (name.split(".")[0] for name in names):
-                assert name in own | {"torch", "flwr", "numpy"} | set(sys.stdlib_module_names), (path, name)
+                assert name in own | {"torch", "flwr", "numpy"} | set(sys.stdlib_module_names), (
+                    path,
+                    name,
+                )
 
 
 def test_what_a_peer_needs_is_what_the_extra_bench_asks_for():
@@ -80,7 +89,9 @@ def test_what_a_peer_needs_is_what_the_extra_bench_asks_for():
 @pytest.mark.e2e
 def test_a_peer_that_cannot_be_installed_says_why(tmp_path, monkeypatch):
     monkeypatch.setenv("PLFL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(environments, "requirements", lambda peer: [f"no-such-package @ file://{tmp_path}/none.whl"])
+    monkeypatch.setattr(
+        environments, "requirements", lambda peer: [f"no-such-package @ file://{tmp_path}/none.whl"]
+    )
     monkeypatch.setitem(environments.PACKAGES, "torch", ("no_such_package",))
     with pytest.raises(RunFailed, match=r"cannot install no-such-package.*: ERROR"):
         find_python("torch")
@@ -111,13 +122,17 @@ def test_what_is_not_measured_says_why_and_the_rest_goes_on(no_processes, tmp_pa
     assert result["roofline_fraction"] == 0.5
     assert json.loads((tmp_path / "bench" / "result.json").read_text()) == result
     print_bench(result, tmp_path / "bench")
-    assert "Flower on Ray was not measured: cannot install flwr: no network" in capsys.readouterr().out
+    assert (
+        "Flower on Ray was not measured: cannot install flwr: no network" in capsys.readouterr().out
+    )
 
 
 def test_progress_ends_when_all_is_measured(no_processes, tmp_path):
     seen = []
     run_bench(Options(clients=(12, 120), peers=("torch",)), tmp_path / "bench", seen.append)
-    assert [progress.num_done for progress in seen] == sorted(progress.num_done for progress in seen)
+    assert [progress.num_done for progress in seen] == sorted(
+        progress.num_done for progress in seen
+    )
     assert {progress.num_all for progress in seen} == {8}
 
 
@@ -140,7 +155,9 @@ def test_a_busy_machine_is_named(no_processes, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 0.0, 0.0))
     print_bench(run_bench(Options(), tmp_path / "bench"), tmp_path / "bench")
     assert "Other programs were at work (load 3.0" in capsys.readouterr().out
-    assert "Other programs were at work (load 3.0" in (tmp_path / "bench" / "report.html").read_text()
+    assert (
+        "Other programs were at work (load 3.0" in (tmp_path / "bench" / "report.html").read_text()
+    )
 
 
 @pytest.mark.parametrize(("sweep", "num_points"), [("clients", 4), ("cores", 2)])
@@ -185,9 +202,9 @@ def test_a_year_of_data_unless_there_are_very_many_clients():
 def test_processes_run_on_the_cores_they_are_given():
     before = usable_cores()
     with pinned_to({min(before)}):
-        assert run._call([sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"], {}, before) == len(
-            before
-        )
+        assert run._call(
+            [sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"], {}, before
+        ) == len(before)
         assert usable_cores() == {min(before)}
     assert usable_cores() == before
 
@@ -218,7 +235,18 @@ def test_a_peer_does_the_same_work_as_our_engine(name, tmp_path):
 
 @pytest.mark.e2e
 def test_the_command_measures_on_this_machine(tmp_path):
-    command = [sys.executable, "-m", "plfl", "bench", "--clients", "2", "--no-peers", "--rounds", "1", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "plfl",
+        "bench",
+        "--clients",
+        "2",
+        "--no-peers",
+        "--rounds",
+        "1",
+        "--json",
+    ]
     done = subprocess.run([*command, "--cores", "1"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

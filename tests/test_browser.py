@@ -1,7 +1,7 @@
 """The pages in a real browser, Debian's Chromium without a window, with the network cut off.
 
-To look at them as well, set PLFL_SCREENSHOTS to a folder: every page is saved there at phone and desk width, in light
-and dark.
+To look at them as well, set PLFL_SCREENSHOTS to a folder: every page is saved there at phone and
+desk width, in light and dark.
 """
 
 import base64
@@ -36,7 +36,9 @@ def disturb(folder):
     rng = np.random.default_rng(0)
     for name in ("plfl", "persistence"):
         values = table["y"].to_numpy() + rng.normal(0, 0.2, len(table)).astype(np.float32)
-        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values, pa.float32()))
+        table = table.set_column(
+            table.schema.get_field_index(name), name, pa.array(values, pa.float32())
+        )
     pq.write_table(table, folder / "forecasts.parquet")
     return folder
 
@@ -48,7 +50,9 @@ def pages(tmp_path_factory):
     scores = np.random.default_rng(0).normal(0.95, 0.15, 12)
     clients = [client(f"meter-{k:02}", float(score)) for k, score in enumerate(scores)]
     clients.append(client("flat", None, note="mase is undefined: the load never changes"))
-    many = make_study(num_clients=1000, grid={"personal": ["none", "mlp", "all"]}, data=("bundled:CA",), seeds=2)
+    many = make_study(
+        num_clients=1000, grid={"personal": ["none", "mlp", "all"]}, data=("bundled:CA",), seeds=2
+    )
     folders = {
         "run": disturb(write_run(room / "run", clients)),
         "study": write_study(room / "study", make_study(undefined=(3,))),
@@ -84,7 +88,9 @@ def test_every_figure_is_drawn_and_nothing_scrolls_sideways(browser, pages, name
         MARKS,
     )
     assert len(figures) >= 6
-    assert [f["label"] for f in figures if f["width"] < 60 or f["height"] < 20 or f["marks"] == 0] == []
+    assert [
+        f["label"] for f in figures if f["width"] < 60 or f["height"] < 20 or f["marks"] == 0
+    ] == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 
 
@@ -92,7 +98,9 @@ def test_every_figure_is_drawn_and_nothing_scrolls_sideways(browser, pages, name
 @pytest.mark.parametrize("width", [360, 1200])
 def test_opened_tables_do_not_scroll_the_page_sideways(browser, pages, name, width):
     show(browser, pages[name], width=width)
-    browser.execute_script("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+    browser.execute_script(
+        "document.querySelectorAll('details').forEach(part => { part.open = true; })"
+    )
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 
 

@@ -20,7 +20,9 @@ CONFIGS = st.fixed_dictionaries(
         "max_passes": POSITIVE,
         "history_days": st.none() | st.integers(1, 999),
         "personal": st.sampled_from(["none", "mlp", "all", "lstm.bias_*", ["a", "b*"], []]),
-        "server": st.sampled_from(["fed_avg", "fed_adagrad", "fed_adam", "fed_yogi", "fed_avg_adaptive"]),
+        "server": st.sampled_from(
+            ["fed_avg", "fed_adagrad", "fed_adam", "fed_yogi", "fed_avg_adaptive"]
+        ),
         "client_lr": POSITIVE,
         "server_beta2": st.none() | st.floats(0, 1, exclude_max=True),
         "alpha": POSITIVE,
@@ -123,10 +125,16 @@ def test_an_impossible_value_is_refused_in_one_line_that_names_its_field(key, va
 @pytest.mark.parametrize(
     ("values", "way_out"),
     [
-        ({"lookback": "3 hours"}, "a duration such as 45min, 3h or 1d, or a number of intervals such as 12"),
+        (
+            {"lookback": "3 hours"},
+            "a duration such as 45min, 3h or 1d, or a number of intervals such as 12",
+        ),
         ({"horizon": "-1h"}, "must be longer than zero, such as 3h"),
         ({"split": [0.8, 0.1, 0.2]}, "must add up to 1, as in [0.8, 0.1, 0.1]"),
-        ({"quantiles": [0.1, 0.9]}, "quantiles [0.1, 0.9] must rise and include 0.5, as in [0.1, 0.5, 0.9]"),
+        (
+            {"quantiles": [0.1, 0.9]},
+            "quantiles [0.1, 0.9] must rise and include 0.5, as in [0.1, 0.5, 0.9]",
+        ),
         ({"client": "sgd"}, "'adam', 'adam_ams', 'prox' or 'prox_adam'"),
         ({"device": "tpu"}, "'auto', 'cpu' or 'gpu'"),
         ({"rounds": 0}, "rounds = 0: input should be greater than or equal to 1"),
@@ -139,7 +147,14 @@ def test_a_refusal_says_what_is_allowed(values, way_out):
 
 
 def test_settings_are_read_as_the_types_they_look_like():
-    texts = ["rounds=2", "client_lr=1e-3", "reset_moments=false", "history_days=null", "mlp=[6, 3]", "lookback=3h"]
+    texts = [
+        "rounds=2",
+        "client_lr=1e-3",
+        "reset_moments=false",
+        "history_days=null",
+        "mlp=[6, 3]",
+        "lookback=3h",
+    ]
     assert parse_settings(texts) == {
         "rounds": 2,
         "client_lr": 0.001,
@@ -170,19 +185,28 @@ def test_a_setting_of_an_unknown_key_is_refused():
 
 @pytest.mark.parametrize(
     ("personal", "patterns"),
-    [("none", ()), ("mlp", ("mlp.*",)), ("all", ("*",)), ("lstm.*", ("lstm.*",)), (["a", "b"], ("a", "b"))],
+    [
+        ("none", ()),
+        ("mlp", ("mlp.*",)),
+        ("all", ("*",)),
+        ("lstm.*", ("lstm.*",)),
+        (["a", "b"], ("a", "b")),
+    ],
 )
 def test_personal_is_an_alias_a_pattern_or_a_list_of_patterns(personal, patterns):
     assert Config(**{"personal": personal}).personal == patterns
 
 
-@pytest.mark.parametrize(("value", "lookback"), [(12, "12"), ("12", "12"), (" 3h ", "3h"), ("0.5d", "0.5d")])
+@pytest.mark.parametrize(
+    ("value", "lookback"), [(12, "12"), ("12", "12"), (" 3h ", "3h"), ("0.5d", "0.5d")]
+)
 def test_a_duration_is_a_time_or_a_number_of_intervals(value, lookback):
     assert Config(**{"lookback": value}).lookback == lookback
 
 
 @pytest.mark.parametrize(
-    ("value", "furthest"), [("up to 24h", "24h"), (" up  to 96 ", "96"), ("1h", None), (4, None), ("0.5d", None)]
+    ("value", "furthest"),
+    [("up to 24h", "24h"), (" up  to 96 ", "96"), ("1h", None), (4, None), ("0.5d", None)],
 )
 def test_a_horizon_is_one_lead_or_all_leads_up_to_one(value, furthest):
     assert furthest_lead(Config(**{"horizon": value}).horizon) == furthest
@@ -208,11 +232,15 @@ def test_every_setting_says_what_it_means():
 
 
 def test_a_missing_file_is_refused_with_a_question(tmp_path):
-    with pytest.raises(BadInput, match=r"config.toml cannot be read .*; is .* the folder of a run\?"):
+    with pytest.raises(
+        BadInput, match=r"config.toml cannot be read .*; is .* the folder of a run\?"
+    ):
         read_config(tmp_path / "config.toml")
 
 
-@pytest.mark.parametrize("content", [b"rounds = ", b"rounds", b"\xff\xfe", b"rounds = 1\nrounds = 2"])
+@pytest.mark.parametrize(
+    "content", [b"rounds = ", b"rounds", b"\xff\xfe", b"rounds = 1\nrounds = 2"]
+)
 def test_a_file_that_is_not_toml_is_refused(tmp_path, content):
     path = tmp_path / "config.toml"
     path.write_bytes(content)
@@ -222,7 +250,11 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path, content):
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [("rounds = 0", "rounds = 0: input"), ("round = 3", "did you mean 'rounds'"), ("[server]\nlr = 1", "server = ")],
+    [
+        ("rounds = 0", "rounds = 0: input"),
+        ("round = 3", "did you mean 'rounds'"),
+        ("[server]\nlr = 1", "server = "),
+    ],
 )
 def test_a_file_with_an_impossible_config_is_refused_with_its_name(tmp_path, content, problem):
     path = tmp_path / "config.toml"
@@ -238,19 +270,37 @@ def test_a_recipe_is_a_full_config_that_knows_its_name():
 
 def test_the_papers_recipe_has_the_papers_protocol():
     config = make_recipe("paper", {})
-    assert (config.lookback, config.horizon, config.batch, config.hidden, config.mlp) == ("3h", "1h", 16, 25, (150, 75))
+    assert (config.lookback, config.horizon, config.batch, config.hidden, config.mlp) == (
+        "3h",
+        "1h",
+        16,
+        25,
+        (150, 75),
+    )
     assert (config.split, config.personal, config.eval_every) == ((0.8, 0.1, 0.1), ("mlp.*",), 5)
 
 
 def test_the_forecast_recipe_is_the_default_and_differs_from_the_papers_by_what_it_says():
     assert DEFAULT_RECIPE == "forecast"
     config, paper = make_recipe("forecast", {}), make_recipe("paper", {})
-    assert (config.model, config.horizon, config.loss, config.personal) == ("analog", "up to 24h", "quantile", ())
-    assert (config.split, config.data, config.server, config.eval_every) == (paper.split, paper.data, paper.server, 20)
+    assert (config.model, config.horizon, config.loss, config.personal) == (
+        "analog",
+        "up to 24h",
+        "quantile",
+        (),
+    )
+    assert (config.split, config.data, config.server, config.eval_every) == (
+        paper.split,
+        paper.data,
+        paper.server,
+        20,
+    )
 
 
 def test_values_given_to_a_recipe_replace_its_own():
-    assert make_recipe("paper", {"rounds": 3, "personal": "none"}) == Config(**{"rounds": 3, "personal": ()})
+    assert make_recipe("paper", {"rounds": 3, "personal": "none"}) == Config(
+        **{"rounds": 3, "personal": ()}
+    )
 
 
 def test_a_recipe_refuses_unknown_keys_too():

@@ -1,4 +1,6 @@
-"""The doctor's rates in small: what works is not refused, and what is planted is found (many meters: in benchmarks)."""
+"""The doctor's rates in small: what works is not refused, and what is planted is found (many
+meters: in benchmarks).
+"""
 
 import importlib.util
 import sys
@@ -35,7 +37,9 @@ def test_a_fault_of_every_rule_is_found_in_generated_meters(rates):
 
 def test_meters_as_they_are_are_counted_with_their_refusals(rates, tmp_path):
     path = tmp_path / "meters.csv"
-    table = rates.frame_of(rates.home(rates.np.random.default_rng(0)), rates.np.timedelta64(60, "m"))
+    table = rates.frame_of(
+        rates.home(rates.np.random.default_rng(0)), rates.np.timedelta64(60, "m")
+    )
     rates.pd.concat([table, table.assign(unique_id="b", y=5.0)]).to_csv(path, index=False)
     fact = rates.judge_sources([f"{path}?timezone=UTC"])["meters"]
     assert (fact["meters"], fact["refused"]) == (2, {"b": "PLF206 always 5 kWh"})

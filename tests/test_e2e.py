@@ -30,7 +30,15 @@ def test_a_built_wheel_installs_into_an_empty_environment_and_runs(tmp_path):
     venv.create(tmp_path / "empty", with_pip=True)
     python = tmp_path / "empty" / "bin" / "python"
     call(python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel)
-    small = ["--data", "generated:2?days=10", "--set", "rounds=2", "--set", "local_steps=3", "--json"]
+    small = [
+        "--data",
+        "generated:2?days=10",
+        "--set",
+        "rounds=2",
+        "--set",
+        "local_steps=3",
+        "--json",
+    ]
     result = json.loads(call(python.with_name("plfl"), "run", "paper", *small))
     assert result["num_params"] == 60276
     assert (tmp_path / result["folder"] / "report.html").exists()
@@ -60,7 +68,9 @@ def test_the_python_in_the_documents_runs(tmp_path):
     pd.DataFrame(columns | {"y": panel.load.ravel()}).to_parquet(tmp_path / "meters.parquet")
     for page in (ROOT / "README.md", ROOT / "docs" / "python.md", ROOT / "docs" / "data.md"):
         for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-            done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+            done = subprocess.run(
+                [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+            )
             assert done.returncode == 0, done.stderr
 
 

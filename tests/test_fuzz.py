@@ -1,4 +1,6 @@
-"""A short fuzz campaign: any input gives a diagnosis or an error that helps (the long one is in benchmarks)."""
+"""A short fuzz campaign: any input gives a diagnosis or an error that helps (the long one is in
+benchmarks).
+"""
 
 import importlib.util
 import sys
@@ -10,7 +12,7 @@ import pytest
 
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
-from plfl.doctor import Diagnosis
+from plfl.runs.doctor import Diagnosis
 
 CAMPAIGN = Path(__file__).parents[1] / "benchmarks" / "campaign_fuzz.py"
 
@@ -29,14 +31,18 @@ def campaign():
 def test_every_input_gives_a_diagnosis_or_a_plain_error(campaign, begin, tmp_path):
     failures = [
         f"--index {outcome.index} ({outcome.kind})\n{outcome.failure}"
-        for outcome in (campaign.try_input(0, index, tmp_path) for index in range(begin, begin + 100))
+        for outcome in (
+            campaign.try_input(0, index, tmp_path) for index in range(begin, begin + 100)
+        )
         if outcome.failure
     ]
     assert not failures, "\n".join(failures)
 
 
 def test_an_input_is_the_same_each_time_it_is_drawn(campaign, tmp_path):
-    first, again = ([campaign.try_input(2, index, tmp_path)[:3] for index in range(40)] for _ in range(2))
+    first, again = (
+        [campaign.try_input(2, index, tmp_path)[:3] for index in range(40)] for _ in range(2)
+    )
     assert first == again
 
 
@@ -45,7 +51,9 @@ def test_every_kind_of_input_is_drawn(campaign, tmp_path):
     assert len(kinds) >= len(campaign.KINDS) - 2  # some are rare
 
 
-@pytest.mark.parametrize("detail", ["the lowest nan kWh", "from 1 to inf", "-Infinity", "up to NaN h"])
+@pytest.mark.parametrize(
+    "detail", ["the lowest nan kWh", "from 1 to inf", "-Infinity", "up to NaN h"]
+)
 def test_a_number_that_is_not_finite_is_seen(campaign, detail):
     found = Diagnosis(("x",), None, (Finding("PLF203", 1, Place(client="a"), detail),))
     with pytest.raises(AssertionError, match="not finite"):

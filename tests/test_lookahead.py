@@ -1,4 +1,6 @@
-"""No forecast, parameter or choice depends on readings that came later, and none is held against a filled reading."""
+"""No forecast, parameter or choice depends on readings that came later, and none is held against a
+filled reading.
+"""
 
 from dataclasses import replace
 
@@ -9,8 +11,8 @@ import pytest
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
 from plfl.forecast.windows import Task, make_task
-from plfl.publishing import fit_all
-from plfl.tuning import _Judge
+from plfl.runs.publishing import fit_all
+from plfl.runs.tuning import _Judge
 from small import analog_config, assert_trees_equal, tiny_config
 
 DAYS = 60
@@ -36,7 +38,9 @@ def training_targets(task: Task, row: int = 0) -> np.ndarray:
     data, view = task.client(row), task.view
     cut = jax.jit(lambda data, *windows: view.cut(data, windows)[1])
     origins = data.origins
-    return np.stack([np.asarray(cut(data, origins, np.full(len(origins), lead))) for lead in view.leads], axis=1)
+    return np.stack(
+        [np.asarray(cut(data, origins, np.full(len(origins), lead))) for lead in view.leads], axis=1
+    )
 
 
 def changed_after(panel: Panel, at: int) -> Panel:
@@ -55,7 +59,9 @@ def test_a_filled_reading_is_no_target_in_training(task):
     targets, was_read = training_targets(task), np.isfinite(task.panel.load[0])
     times = task.origins["train"][0][:, None] + np.asarray(task.view.leads)
     is_late = times >= task.bounds[0][1]
-    np.testing.assert_array_equal(np.isfinite(targets), was_read[np.minimum(times, len(was_read) - 1)] & ~is_late)
+    np.testing.assert_array_equal(
+        np.isfinite(targets), was_read[np.minimum(times, len(was_read) - 1)] & ~is_late
+    )
     assert (~was_read[times[~is_late]]).any()  # there were some to leave out
 
 
@@ -65,7 +71,9 @@ def test_a_filled_reading_is_no_target_of_a_choice_or_a_calibration(task):
     series[filled, 0] = 100.0
     other = replace(task, series=series)
     shape = (len(task.view.leads), task.view.num_outputs)
-    some = [np.full((len(origins), *shape), 0.3, np.float32) for origins in task.origins["validation"]]
+    some = [
+        np.full((len(origins), *shape), 0.3, np.float32) for origins in task.origins["validation"]
+    ]
     for one, two in zip(fit_all(task, some), fit_all(other, some), strict=True):
         np.testing.assert_array_equal(one.factors, two.factors)
     judges = [_Judge(each) for each in (task, other)]
@@ -76,7 +84,9 @@ def test_a_filled_reading_is_no_target_of_a_choice_or_a_calibration(task):
 @pytest.mark.parametrize("config", [analog_config(), tiny_config()])
 def test_validation_readings_change_no_training_target_and_no_scaler(config):
     panel = gappy_panel()
-    one, two = (make_task(each, config) for each in (panel, changed_after(panel, boundaries(panel)[0])))
+    one, two = (
+        make_task(each, config) for each in (panel, changed_after(panel, boundaries(panel)[0]))
+    )
     assert_trees_equal(one.scalers[0].as_arrays(), two.scalers[0].as_arrays())
     np.testing.assert_array_equal(one.origins["train"][0], two.origins["train"][0])
     if config.model == "analog":
@@ -85,9 +95,15 @@ def test_validation_readings_change_no_training_target_and_no_scaler(config):
 
 def test_test_readings_change_no_calibration():
     panel = gappy_panel()
-    tasks = [make_task(each, analog_config()) for each in (panel, changed_after(panel, boundaries(panel)[1]))]
+    tasks = [
+        make_task(each, analog_config())
+        for each in (panel, changed_after(panel, boundaries(panel)[1]))
+    ]
     shape = (len(tasks[0].view.leads), tasks[0].view.num_outputs)
-    some = [np.full((len(origins), *shape), 0.3, np.float32) for origins in tasks[0].origins["validation"]]
+    some = [
+        np.full((len(origins), *shape), 0.3, np.float32)
+        for origins in tasks[0].origins["validation"]
+    ]
     for one, two in zip(*(fit_all(task, some) for task in tasks), strict=True):
         for name, values in one._asdict().items():
             np.testing.assert_array_equal(values, getattr(two, name), err_msg=name)

@@ -41,8 +41,8 @@ def optimizer_rows() -> list[str]:
     """Each optimizer's own settings."""
     from plfl.federate.aggregate import AGGREGATES
     from plfl.federate.client import CLIENT_OPTIMIZERS
+    from plfl.federate.federation import AGGREGATE_SETTINGS, CLIENT_SETTINGS, SERVER_SETTINGS
     from plfl.federate.server import SERVER_OPTIMIZERS
-    from plfl.federation import AGGREGATE_SETTINGS, CLIENT_SETTINGS, SERVER_SETTINGS
 
     rows = []
     choices = (
@@ -65,14 +65,19 @@ def field_rows() -> list[str]:
     rows = ["\n| field | default | meaning |\n|---|---|---|\n"]
     for name, field in Config.model_fields.items():
         default = list(field.default) if isinstance(field.default, tuple) else field.default
-        rows.append(f"| `{name}` | {'' if default is None else default} | {field.description} |\n")
+        rows.append(
+            f"| `{name}` | {'' if default is None else default} | {' '.join(field.description.split())} |\n"
+        )
     return rows
 
 
 def rule_sections() -> list[str]:
     """Each rule, the families in order."""
     assert {rule.level for rule in RULES.values()} <= set(LEVELS)
-    return [f"\n### {r.code} {r.title} ({r.level})\n\n{r.why}\n\nFix: {r.fix}.\n" for r in RULES.values()]
+    return [
+        f"\n### {r.code} {r.title} ({r.level})\n\n{r.why}\n\nFix: {r.fix}.\n"
+        for r in RULES.values()
+    ]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Pictures of report pages for the documents: `python tools/pictures.py FOLDER...` (needs Debian's chromium).
+"""Pictures of report pages for the documents: `python tools/pictures.py FOLDER...` (needs Debian's
+chromium).
 
 A folder is that of a study, or of a benchmark (`plfl bench`, with or without a sweep).
 """
@@ -19,7 +20,12 @@ def main() -> None:
     """The pictures of each folder."""
     options = Options()
     options.binary_location = "/usr/bin/chromium"
-    for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1000,900"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--hide-scrollbars",
+        "--window-size=1000,900",
+    ):
         options.add_argument(argument)
     browser = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
     try:
@@ -27,7 +33,9 @@ def main() -> None:
             folder = Path(name).resolve()
             result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
             browser.get((folder / "report.html").as_uri())
-            browser.set_window_size(1000, browser.execute_script("return document.body.scrollHeight"))
+            browser.set_window_size(
+                1000, browser.execute_script("return document.body.scrollHeight")
+            )
             if "study" in result:
                 take_study(browser)
             else:
@@ -39,7 +47,9 @@ def main() -> None:
 
 def take_study(browser: webdriver.Chrome) -> None:
     """The headline, the folds and the heat maps."""
-    browser.execute_script("for (const d of document.querySelectorAll('details')) d.style.display = 'none'")
+    browser.execute_script(
+        "for (const d of document.querySelectorAll('details')) d.style.display = 'none'"
+    )
     sections = browser.find_elements(By.CSS_SELECTOR, "main > section, body > section, section")
     titles = {section.text.split("\n")[0]: section for section in sections}
     browser.set_window_size(1000, browser.execute_script("return document.body.scrollHeight"))

@@ -1,7 +1,9 @@
-"""Write docs/results.md from finished studies: `python tools/results_page.py PAPER CLIENT_SETTINGS SERVER_SETTINGS`.
+"""Write docs/results.md from finished studies: `python tools/results_page.py PAPER CLIENT_SETTINGS
+SERVER_SETTINGS`.
 
-Each argument is the folder of a study: `plfl study paper --folds 4`, `plfl study client_settings` and `plfl study
-server_settings`. The authors' numbers come from their published table (docs/authors_mase_table.csv).
+Each argument is the folder of a study: `plfl study paper --folds 4`, `plfl study client_settings`
+and `plfl study server_settings`. The authors' numbers come from their published table
+(docs/authors_mase_table.csv).
 """
 
 import csv
@@ -33,9 +35,15 @@ Authors = dict[tuple[str, str, str, str], float]
 
 def main() -> None:
     """Write the page."""
-    paper, clients, servers = (json.loads((Path(a) / "result.json").read_text()) for a in sys.argv[1:4])
+    paper, clients, servers = (
+        json.loads((Path(a) / "result.json").read_text()) for a in sys.argv[1:4]
+    )
     authors = read_authors()
-    parts = [head(paper), verdicts(paper), *(grids(paper, source["name"], authors) for source in paper["sources"])]
+    parts = [
+        head(paper),
+        verdicts(paper),
+        *(grids(paper, source["name"], authors) for source in paper["sources"]),
+    ]
     parts += [folds(paper), baselines(paper), directions(paper, authors)]
     parts.append(sweep(clients, "client", ("client_lr", "alpha"), "plfl study client_settings"))
     parts.append(sweep(servers, "server", ("server_lr",), "plfl study server_settings"))
@@ -59,9 +67,15 @@ def head(paper: dict[str, Any]) -> str:
 def verdicts(paper: dict[str, Any]) -> str:
     """P2 against P1 and P3, with intervals."""
     lines = ["## PL-FL against plain FL and local training\n"]
-    lines.append("The optimizer pair of each level is the one with the lowest validation MASE; differences are the")
-    lines.append("rival's MASE minus PL-FL's with a 95 % bootstrap interval over clients and seeds.\n")
-    lines.append("| state | PL-FL | rival | its MASE | difference | 95 % interval |\n|---|---|---|---|---|---|")
+    lines.append(
+        "The optimizer pair of each level is the one with the lowest validation MASE; differences are the"
+    )
+    lines.append(
+        "rival's MASE minus PL-FL's with a 95 % bootstrap interval over clients and seeds.\n"
+    )
+    lines.append(
+        "| state | PL-FL | rival | its MASE | difference | 95 % interval |\n|---|---|---|---|---|---|"
+    )
     study = StoredStudy(paper)
     for source in study.sources:
         ids = study.ids(source)
@@ -80,7 +94,9 @@ def verdicts(paper: dict[str, Any]) -> str:
 def folds(paper: dict[str, Any]) -> str:
     """Each level in other parts of the year, beside the single split."""
     study = StoredStudy(paper)
-    spans = [" to ".join(time[:10] for time in fold["sources"][0]["test"]) for fold in paper["folds"]]
+    spans = [
+        " to ".join(time[:10] for time in fold["sources"][0]["test"]) for fold in paper["folds"]
+    ]
     lines = [
         "## Over the year\n",
         f"The single split tests on the last tenth of the year. `plfl study paper --folds {len(spans)}` cuts the year",
@@ -100,7 +116,11 @@ def folds(paper: dict[str, Any]) -> str:
 
 def scores(paper: dict[str, Any], source: str, **point: str) -> list[float]:
     """Mean test MASE of each seed of a point."""
-    return [run["mase_mean"] for run in paper["runs"] if run["source"] == source and run["point"] == point]
+    return [
+        run["mase_mean"]
+        for run in paper["runs"]
+        if run["source"] == source and run["point"] == point
+    ]
 
 
 def grids(paper: dict[str, Any], source: str, authors: Authors) -> str:
@@ -115,12 +135,16 @@ def grids(paper: dict[str, Any], source: str, authors: Authors) -> str:
         for client in CLIENTS:
             cells = []
             for server in SERVERS if level != "all" else ("",):
-                point = {"personal": level, "client": client} | ({"server": server} if server else {})
+                point = {"personal": level, "client": client} | (
+                    {"server": server} if server else {}
+                )
                 found = scores(paper, source, **point)
                 theirs = authors.get((state, level, client, server or "fed_avg"))
                 brackets = f" ({theirs:.2f})" if theirs is not None else ""
                 cells.append(f"{np.mean(found):.3f} ± {np.std(found):.3f}{brackets}")
-            lines.append(f"| {name} | {client} | {' | '.join(cells)} |{' |' * (len(SERVERS) - len(cells))}")
+            lines.append(
+                f"| {name} | {client} | {' | '.join(cells)} |{' |' * (len(SERVERS) - len(cells))}"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -135,7 +159,9 @@ def baselines(paper: dict[str, Any]) -> str:
 
 
 def directions(paper: dict[str, Any], authors: Authors) -> str:
-    """In how many optimizer pairs PL-FL beats plain FL and local training, here and in the authors' table."""
+    """In how many optimizer pairs PL-FL beats plain FL and local training, here and in the authors'
+    table.
+    """
     lines = [
         "## Directions, beside the authors' table\n",
         "Optimizer pairs (of 20) in which PL-FL has the lower MASE:\n",
@@ -150,11 +176,16 @@ def directions(paper: dict[str, Any], authors: Authors) -> str:
             local = np.mean(scores(paper, source["name"], personal="all", client=client))
             for server in SERVERS:
                 plain, ours = (
-                    np.mean(scores(paper, source["name"], personal=level, client=client, server=server))
+                    np.mean(
+                        scores(paper, source["name"], personal=level, client=client, server=server)
+                    )
                     for level in ("none", "mlp")
                 )
                 theirs = [authors[state, level, client, server] for level in LEVELS]
-                counts += [[ours < plain, theirs[1] < theirs[0]], [ours < local, theirs[1] < theirs[2]]]
+                counts += [
+                    [ours < plain, theirs[1] < theirs[0]],
+                    [ours < local, theirs[1] < theirs[2]],
+                ]
         lines.append(f"| {state} | {' | '.join(str(n) for row in counts for n in row)} |")
     return "\n".join(lines) + "\n"
 
@@ -167,14 +198,24 @@ def sweep(result: dict[str, Any], kind: str, settings: tuple[str, ...], command:
         key = (point[kind], *(point.get(name) for name in settings))
         tries.setdefault(key, []).append(run["validation_mase"])
     means = {key: float(np.mean(values)) for key, values in tries.items()}
-    best = {name: min((m, k) for k, m in means.items() if k[0] == name)[1] for name in {k[0] for k in means}}
+    best = {
+        name: min((m, k) for k, m in means.items() if k[0] == name)[1]
+        for name in {k[0] for k in means}
+    }
     over = f"states, levels and {counted(len(result['study']['seeds']), 'seed')}"
-    lines = [f"## Settings of the {kind} optimizers\n", f"`{command}`: validation MASE, mean over {over}.\n"]
-    lines.append(f"| {kind} | {' | '.join(settings)} | validation MASE | |\n|---|{'---|' * len(settings)}---|---|")
+    lines = [
+        f"## Settings of the {kind} optimizers\n",
+        f"`{command}`: validation MASE, mean over {over}.\n",
+    ]
+    lines.append(
+        f"| {kind} | {' | '.join(settings)} | validation MASE | |\n|---|{'---|' * len(settings)}---|---|"
+    )
     for key, mean in means.items():
         values = " | ".join("" if value is None else f"{value:g}" for value in key[1:])
         shown = f"{mean:.3f}" if mean < 100 else "diverged"
-        lines.append(f"| {key[0]} | {values} | {shown} | {'lowest' if key == best[key[0]] else ''} |")
+        lines.append(
+            f"| {key[0]} | {values} | {shown} | {'lowest' if key == best[key[0]] else ''} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -183,7 +224,9 @@ def read_authors() -> Authors:
     found: Authors = {}
     with (DOCS / "authors_mase_table.csv").open() as file:
         for row in csv.DictReader(file):
-            level = next(ours for ours, theirs in AUTHORS_LEVELS.items() if theirs == row["personalization"])
+            level = next(
+                ours for ours, theirs in AUTHORS_LEVELS.items() if theirs == row["personalization"]
+            )
             client = next(ours for ours, theirs in CLIENTS.items() if theirs == row["client_opt"])
             for ours, theirs in SERVERS.items():
                 found[row["state"], level, client, ours] = float(row[theirs])

@@ -1,6 +1,7 @@
 """What a client's guard costs in accuracy: the same run with and without it, nobody being hostile.
 
-    python benchmarks/attacks/guard_cost.py [--data bundled:CA] [--recipe forecast] [--set rounds=10]
+    python benchmarks/attacks/guard_cost.py [--data bundled:CA] [--recipe forecast] [--set
+    rounds=10]
 
 The rounds are the simulation's, with the guard of the default policy in every client's training.
 """
@@ -14,11 +15,11 @@ from unittest.mock import patch
 from victim import say
 
 import plfl
-from plfl import federation
 from plfl.config import Config, parse_settings
-from plfl.deploy.policy import guard_of
-from plfl.deploy.settings import Policy
-from plfl.federation import Plan
+from plfl.deploy.files.settings import Policy
+from plfl.deploy.protocol.policy import guard_of
+from plfl.federate import federation
+from plfl.federate.federation import Plan
 from plfl.forecast.models import Model
 from plfl.forecast.windows import Task
 from plfl.recipes import make_recipe
@@ -34,7 +35,9 @@ def _guarded(config: Config, task: Task, model: Model | None = None) -> Plan:
 
 def main() -> None:
     """Run twice, and print both scores."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", default="bundled:CA")
     parser.add_argument("--recipe", choices=("forecast", "paper"), default="forecast")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
@@ -46,7 +49,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, patch.object(federation, "make_plan", make):
             result = plfl.run(config, out=Path(folder) / "run")
         scores[title] = round(result.mase_mean or 0.0, 4)
-        print(f"{args.recipe} {args.data} {title} the guard: test MASE {result.mase_mean:.4f}", flush=True)
+        print(
+            f"{args.recipe} {args.data} {title} the guard: test MASE {result.mase_mean:.4f}",
+            flush=True,
+        )
     change = 100 * (scores["with"] / scores["without"] - 1)
     say("guard_cost", recipe=args.recipe, data=args.data, **scores, percent=round(change, 2))
 

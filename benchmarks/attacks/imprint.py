@@ -1,20 +1,23 @@
-"""A hostile server tries to read training windows out of one client's update, with the recipe's own settings.
+"""A hostile server tries to read training windows out of one client's update, with the recipe's own
+settings.
 
     python benchmarks/attacks/imprint.py [--client 0] [--rounds 1] [--proposals 60]
 
-A client pins the recipe `forecast`, so that a server chooses nothing but the parameters that it sends. It crafts them
-("Robbing the Fed", arXiv 2110.13057): what a unit of the first layer has learned is the sum of the inputs of the
-windows that open it, so that a unit which one window opens has learned that window. Adam hides sums behind signs and
-spreads, unless its gradients are far below its eps, where a step is linear: so head weights are tiny, or units nearly
-closed. Each way of crafting is tried twice: on a client that pins the recipe and does nothing else, and under the
+A client pins the recipe `forecast`, so that a server chooses nothing but the parameters that it
+sends. It crafts them ("Robbing the Fed", arXiv 2110.13057): what a unit of the first layer has
+learned is the sum of the inputs of the windows that open it, so that a unit which one window opens
+has learned that window. Adam hides sums behind signs and spreads, unless its gradients are far
+below its eps, where a step is linear: so head weights are tiny, or units nearly closed. Each way of
+crafting is tried twice: on a client that pins the recipe and does nothing else, and under the
 default policy, for which the same parameters are shrunk to what it lets in.
 
-Every row, and every difference of two rows, of what comes back is read as a window: the weekday's columns give its
-scale, and the calendar says whether it is one window or a mixture. A claim counts if its readings are within 1 % or 10
-% of a window that was drawn. Smooth windows are alike, so some claims hit by chance: the same claims, held against
-another building, say how many (`by chance`).
+Every row, and every difference of two rows, of what comes back is read as a window: the weekday's
+columns give its scale, and the calendar says whether it is one window or a mixture. A claim counts
+if its readings are within 1 % or 10 % of a window that was drawn. Smooth windows are alike, so some
+claims hit by chance: the same claims, held against another building, say how many (`by chance`).
 
-Then `--proposals` settings at random, to see what a server can get accepted, and the attack on each of those.
+Then `--proposals` settings at random, to see what a server can get accepted, and the attack on each
+of those.
 """
 
 import argparse
@@ -33,8 +36,8 @@ from victim import UNGUARDED, Params, Victim, say, victim
 from plfl.config import Config
 from plfl.data.panel import Panel
 from plfl.data.sources import load_source
-from plfl.deploy.settings import Policy
-from plfl.forecast.aligned import Layout
+from plfl.deploy.files.settings import Policy
+from plfl.forecast.past_days.inputs import Layout
 from plfl.recipes import forecast
 
 DAY, WEEK = 8, 3
@@ -61,7 +64,9 @@ class Columns(NamedTuple):
     def angles(self) -> tuple[slice, slice]:
         """Sines and cosines."""
         num = DAY + WEEK
-        return slice(self.calendar, self.calendar + num), slice(self.calendar + num, self.calendar + 2 * num)
+        return slice(self.calendar, self.calendar + num), slice(
+            self.calendar + num, self.calendar + 2 * num
+        )
 
 
 def find_columns(layout: Layout) -> Columns:
@@ -75,11 +80,16 @@ Craft = Callable[[Params, Columns, np.random.Generator], None]
 
 
 def _first_layers(sent: Params) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    return [(sent[f"{b}.body.0.weight"], sent[f"{b}.body.0.bias"], sent[f"{b}.head.weight"]) for b in ("short", "long")]
+    return [
+        (sent[f"{b}.body.0.weight"], sent[f"{b}.body.0.bias"], sent[f"{b}.head.weight"])
+        for b in ("short", "long")
+    ]
 
 
 def steep_edges(sent: Params, columns: Columns, rng: np.random.Generator) -> None:
-    """Unit i opens when the reading at the origin is above edge i: neighbours differ by few windows."""
+    """Unit i opens when the reading at the origin is above edge i: neighbours differ by few
+    windows.
+    """
     for weight, bias, head in _first_layers(sent):
         weight[:, columns.base] = 1e4
         bias[:] = -1e4 * np.linspace(-2.5, 4.0, len(bias))
@@ -87,7 +97,9 @@ def steep_edges(sent: Params, columns: Columns, rng: np.random.Generator) -> Non
 
 
 def lone_units(sent: Params, columns: Columns, rng: np.random.Generator) -> None:
-    """Each unit opens at one time of one weekday, and only for a high reading: for about one window of a round."""
+    """Each unit opens at one time of one weekday, and only for a high reading: for about one window
+    of a round.
+    """
     for weight, bias, head in _first_layers(sent):
         _aim_at_slots(weight, columns, rng)
         weight[:, columns.base] = 0.3
@@ -101,7 +113,10 @@ def _aim_at_slots(weight: np.ndarray, columns: Columns, rng: np.random.Generator
     """Units that are largest at a quarter of an hour of the week each, drawn at random."""
     slots = rng.choice(7 * 96, len(weight), replace=False)
     time, weekday = (slots % 96) / 96, slots // 96
-    harmonics = [time[:, None] * np.arange(1, DAY + 1), (time + weekday)[:, None] / 7 * np.arange(1, WEEK + 1)]
+    harmonics = [
+        time[:, None] * np.arange(1, DAY + 1),
+        (time + weekday)[:, None] / 7 * np.arange(1, WEEK + 1),
+    ]
     angles = 2 * np.pi * np.concatenate(harmonics, axis=1)
     sines, cosines = columns.angles
     weight[:, sines], weight[:, cosines] = np.sin(angles), np.cos(angles)
@@ -109,7 +124,9 @@ def _aim_at_slots(weight: np.ndarray, columns: Columns, rng: np.random.Generator
 
 
 def closed_units(sent: Params, columns: Columns, rng: np.random.Generator) -> None:
-    """Units so far below zero that their slope is an exponential, which the window furthest along a line dominates."""
+    """Units so far below zero that their slope is an exponential, which the window furthest along a
+    line dominates.
+    """
     for weight, bias, head in _first_layers(sent):
         weight[:, : columns.lookback] = rng.normal(size=(len(bias), columns.lookback))
         weight *= 8 / np.linalg.norm(weight, axis=1, keepdims=True)
@@ -118,7 +135,8 @@ def closed_units(sent: Params, columns: Columns, rng: np.random.Generator) -> No
 
 
 def slots_in_sight(sent: Params, columns: Columns, rng: np.random.Generator) -> None:
-    """Units as narrow in the week as honest sizes allow, with heads so small that steps are linear."""
+    """Units as narrow in the week as honest sizes allow, with heads so small that steps are linear.
+    """
     for weight, bias, head in _first_layers(sent):
         _aim_at_slots(weight, columns, rng)
         weight[:, columns.base] = rng.choice([-1.0, 1.0], len(bias))
@@ -130,7 +148,9 @@ def slots_in_sight(sent: Params, columns: Columns, rng: np.random.Generator) -> 
 def extremes(sent: Params, columns: Columns, rng: np.random.Generator) -> None:
     """Units along random mixtures of the last readings, closed for all but extreme days."""
     for weight, bias, head in _first_layers(sent):
-        weight[:, : columns.lookback] = np.cumsum(rng.normal(size=(len(bias), columns.lookback)), axis=1)
+        weight[:, : columns.lookback] = np.cumsum(
+            rng.normal(size=(len(bias), columns.lookback)), axis=1
+        )
         weight *= 6 / np.linalg.norm(weight, axis=1, keepdims=True)
         weight[:, columns.weekday] = -1.9  # one of them is always 1: as good as a bias
         bias[:] = -3
@@ -146,7 +166,9 @@ WAYS: dict[str, Craft] = {
 }
 
 
-def craft(way: str, shapes: dict[str, tuple[int, ...]], columns: Columns, policy: Policy | None) -> Params:
+def craft(
+    way: str, shapes: dict[str, tuple[int, ...]], columns: Columns, policy: Policy | None
+) -> Params:
     """Parameters of some way, shrunk to what a policy lets in."""
     sent = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     WAYS[way](sent, columns, np.random.default_rng(0))
@@ -160,7 +182,8 @@ def craft(way: str, shapes: dict[str, tuple[int, ...]], columns: Columns, policy
 
 
 def read_claims(update: Params, columns: Columns) -> tuple[np.ndarray, np.ndarray]:
-    """What an update says if each row, and each difference of two rows, is a window: readings, and whether it is one.
+    """What an update says if each row, and each difference of two rows, is a window: readings, and
+    whether it is one.
 
     Readings (claims, lookback) are scaled, the newest first.
     """
@@ -169,7 +192,9 @@ def read_claims(update: Params, columns: Columns) -> tuple[np.ndarray, np.ndarra
         for name in ("body.0.weight", "skip.weight"):
             found = update[f"{band}.{name}"].astype(np.float64)
             pairs = (
-                [found[1:] - found[:-1]] if len(found) > 10 else [found[i] - found[:i] for i in range(1, len(found))]
+                [found[1:] - found[:-1]]
+                if len(found) > 10
+                else [found[i] - found[:i] for i in range(1, len(found))]
             )
             rows += [found, *pairs]
     every = np.concatenate(rows)
@@ -256,7 +281,17 @@ def propose(rng: np.random.Generator) -> dict[str, object]:
         "batch": [8, 64, 10_000],
         "max_norm_ratio": [1e30],
     }
-    free = ["seed", "rounds", "fraction", "weights", "server", "eval_every", "local_steps", "batch", "max_norm_ratio"]
+    free = [
+        "seed",
+        "rounds",
+        "fraction",
+        "weights",
+        "server",
+        "eval_every",
+        "local_steps",
+        "batch",
+        "max_norm_ratio",
+    ]
     names = free if rng.random() < 0.7 else list(choices)
     chosen = rng.choice(names, rng.integers(1, 4), replace=False)
     return {str(name): choices[str(name)][rng.integers(len(choices[str(name)]))] for name in chosen}
@@ -275,21 +310,30 @@ def try_proposals(panel: Panel, other: Panel, num_accepted: int) -> dict[str, ob
             beside.plan(forecast())
             counted["accepted"] += 1
             facts.add(said.facts["num_windows"])
-            steps, batch = min(config.local_steps, 8), min(config.batch, 8 * (1 + counted["accepted"] % 3))
+            steps, batch = (
+                min(config.local_steps, 8),
+                min(config.batch, 8 * (1 + counted["accepted"] % 3)),
+            )
             asked = config.model_copy(update={"local_steps": steps, "batch": batch})
             for way, policy in (("lone units", None), ("narrow slots", Policy())):
                 found = attack(it, beside, way, asked, policy, 1)
                 counted["sent params refused"] += "refused" in found
-                windows += int(found.get("single_windows", 0) > 0 and found["best_error_of_those"] < 0.1)
+                windows += int(
+                    found.get("single_windows", 0) > 0 and found["best_error_of_those"] < 0.1
+                )
     return {**counted, "windows_read": windows, "different_answers_to_plans": len(facts)}
 
 
 def main() -> None:
     """Try every way, guarded and not, then settings at random."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--client", type=int, default=0, help="row of bundled:CA")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--proposals", type=int, default=60, help="settings that are to be accepted; 0 tries none")
+    parser.add_argument(
+        "--proposals", type=int, default=60, help="settings that are to be accepted; 0 tries none"
+    )
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--xla", action="store_true", help="without the native kernels")
     args = parser.parse_args()

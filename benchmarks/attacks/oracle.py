@@ -2,8 +2,9 @@
 
     python benchmarks/attacks/oracle.py [--plans 300] [--ends 5]
 
-1. Plans that differ in what a server may choose: a fact would be an answer that differs from the others, such as
-   another number of windows for other days of the history. The client's meter was off for a week.
+1. Plans that differ in what a server may choose: a fact would be an answer that differs from the
+   others, such as another number of windows for other days of the history. The client's meter was
+   off for a week.
 2. The same end again and again, and other ends: how often the client tunes, evaluates and reports.
 3. A round of 100,000 steps.
 """
@@ -17,7 +18,7 @@ from imprint import propose
 from victim import say, victim
 
 from plfl.data.sources import load_source
-from plfl.deploy.node import Node
+from plfl.deploy.protocol.node import Node
 from plfl.errors import BadInput
 from plfl.forecast.models import Params
 from plfl.recipes import forecast
@@ -28,7 +29,9 @@ OFF = (200, 207)
 
 def main() -> None:
     """Ask, count and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--plans", type=int, default=300)
     parser.add_argument("--ends", type=int, default=5)
     args = parser.parse_args()
@@ -56,13 +59,23 @@ def main() -> None:
             accepted += said.kind == "ready"
             if said.kind == "ready":
                 answers.add(said.facts["num_windows"])
-        it_says = {"plans": args.plans, "accepted": accepted, "different_answers": len(answers), "counts": it.counts}
+        it_says = {
+            "plans": args.plans,
+            "accepted": accepted,
+            "different_answers": len(answers),
+            "counts": it.counts,
+        }
         print(f"plans: {it_says}", flush=True)
     with victim(replace(panel, load=load), finish=finish) as it:
         it.plan(forecast())
         sent = it.shared()
         kinds = [it.end(sent).kind for _ in range(args.ends)]
-        ends = {"asked": args.ends, "answers": kinds, "finished": len(finished), "counts": it.counts["ends"]}
+        ends = {
+            "asked": args.ends,
+            "answers": kinds,
+            "finished": len(finished),
+            "counts": it.counts["ends"],
+        }
         print(f"ends: {ends}", flush=True)
         said = it.train(sent, 1, 100_000, 96)
         print(f"a round of 100,000 steps: {said.kind}: {said.facts.get('reason')}", flush=True)

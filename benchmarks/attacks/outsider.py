@@ -1,18 +1,20 @@
-"""What somebody without a key, and what one client of five with one, can do to the rounds of a real federation.
+"""What somebody without a key, and what one client of five with one, can do to the rounds of a real
+federation.
 
-A server with 256 file descriptors and five clients run as on real machines, over TLS with keys, on loopback. Some
-rounds pass with nobody hostile; then, for as many rounds each:
+A server with 256 file descriptors and five clients run as on real machines, over TLS with keys, on
+loopback. Some rounds pass with nobody hostile; then, for as many rounds each:
 
     bodies   without a key: bodies of 200 MB to /v1/fleet/push-object, four at a time, again and again
     idle     without a key: 300 TLS connections that say nothing, opened again where they are closed
     large    a client with a valid key answers with updates of 200 MB
     stall    another one stays online and never answers
 
-For each: how long rounds lasted, beside those with nobody hostile; by how much the server's three processes grew; how
-much it logged; who counted. The attacks take processor time of the same machine. The last line is JSON; the exit status
-is 1 where a bound is not kept.
+For each: how long rounds lasted, beside those with nobody hostile; by how much the server's three
+processes grew; how much it logged; who counted. The attacks take processor time of the same
+machine. The last line is JSON; the exit status is 1 where a bound is not kept.
 
-    python benchmarks/attacks/outsider.py [--rounds 10] [--only bodies,idle,large,stall] [--megabytes 200] [--keep DIR]
+    python benchmarks/attacks/outsider.py [--rounds 10] [--only bodies,idle,large,stall]
+    [--megabytes 200] [--keep DIR]
 """
 
 import argparse
@@ -37,16 +39,18 @@ import numpy as np
 import psutil
 
 from plfl.data.sources import load_source
-from plfl.deploy import provision
-from plfl.deploy.settings import read_client, read_server
-from plfl.deploy.supervise import free_port
+from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.programs import provision
+from plfl.deploy.programs.supervise import free_port
 
 SOURCE, HOST = "generated:5?days=40", "127.0.0.1"
 DESCRIPTORS, IDLE, BODIES = 256, 300, 4
 GROWN, LOGGED = 50.0, 1.0
 """Megabytes by which memory may grow, and that may be logged, under an attack."""
 WORSE = {"bodies": 1.2, "large": 1.2, "stall": 3.0, "idle": float("inf")}
-"""How many times as long as with nobody hostile a round may last: the median one, under stall the longest."""
+"""How many times as long as with nobody hostile a round may last: the median one, under stall the
+longest.
+"""
 PHASE = "phase"
 """The file that says which attack is under way."""
 LIMIT = 400.0
@@ -61,12 +65,12 @@ HEAD = (
 
 def answer_badly(path: Path, kind: str, phase: Path, megabytes: int) -> None:
     """A client that is honest until its phase comes."""
-    from plfl.deploy.client import _supernode_command, make_node
-    from plfl.deploy.flower_client import Executor
-    from plfl.deploy.flower_process import environment
-    from plfl.deploy.messages import TRAIN, UPDATE, Message
-    from plfl.deploy.supervise import Child, Supervisor, write_link_secret
-    from plfl.federate.devices import prepare
+    from plfl.deploy.flower.client import Executor
+    from plfl.deploy.flower.process import environment
+    from plfl.deploy.programs.client import _supernode_command, make_node
+    from plfl.deploy.programs.supervise import Child, Supervisor, write_link_secret
+    from plfl.deploy.protocol.messages import TRAIN, UPDATE, Message
+    from plfl.federate.processes.devices import prepare
 
     settings = read_client(path)
     settings.folder.mkdir(exist_ok=True)
@@ -83,7 +87,12 @@ def answer_badly(path: Path, kind: str, phase: Path, megabytes: int) -> None:
         return Message(UPDATE, said.facts, large)
 
     command = _supernode_command(settings, port, secret, is_insecure=False)
-    supernode = Child("supernode", lambda: command, environment(settings.folder), on_exit=lambda child, status: 1.0)
+    supernode = Child(
+        "supernode",
+        lambda: command,
+        environment(settings.folder),
+        on_exit=lambda child, status: 1.0,
+    )
     threading.Thread(target=Supervisor([supernode]).run, args=(lambda: False,), daemon=True).start()
     Executor(settings.id, f"{HOST}:{port}", secret.read_bytes(), answer).run()
 
@@ -146,7 +155,10 @@ def attacked(kind: str, port: int, phase: Path, megabytes: int) -> Iterator[None
     phase.write_text(kind)
     is_over, threads = threading.Event(), []
     if kind == "bodies":
-        threads = [threading.Thread(target=send_bodies, args=(port, is_over, megabytes)) for _ in range(BODIES)]
+        threads = [
+            threading.Thread(target=send_bodies, args=(port, is_over, megabytes))
+            for _ in range(BODIES)
+        ]
     elif kind == "idle":
         threads = [threading.Thread(target=stay_idle, args=(port, is_over))]
     for thread in threads:
@@ -180,7 +192,13 @@ class Server:
             top = psutil.Process(self.process.pid)
             for each in [top, *top.children(recursive=True)]:
                 words = each.cmdline()
-                name = "superlink" if "superlink" in words else "rounds" if "rounds" in words else "front"
+                name = (
+                    "superlink"
+                    if "superlink" in words
+                    else "rounds"
+                    if "rounds" in words
+                    else "front"
+                )
                 self.most[name] = max(self.most.get(name, 0.0), each.memory_info().rss / 2**20)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -199,7 +217,9 @@ class Server:
         until = time.monotonic() + LIMIT
         while not is_true():
             if self.process.poll() is not None or time.monotonic() > until:
-                sys.exit(f"{what}: the server ended, or it took more than {LIMIT:.0f} s; see {self.folder}")
+                sys.exit(
+                    f"{what}: the server ended, or it took more than {LIMIT:.0f} s; see {self.folder}"
+                )
             self.watch()
             time.sleep(0.1)
 
@@ -224,7 +244,9 @@ class Server:
 
 
 @contextmanager
-def started(command: list[str], stderr: Path, descriptors: int | None = None) -> Iterator["subprocess.Popen[bytes]"]:
+def started(
+    command: list[str], stderr: Path, descriptors: int | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
     """A process with all that it starts, ended in any case."""
 
     def limit() -> None:
@@ -232,7 +254,9 @@ def started(command: list[str], stderr: Path, descriptors: int | None = None) ->
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
     with stderr.open("wb") as file:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, preexec_fn=limit)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, preexec_fn=limit
+        )
         try:
             yield process
         finally:
@@ -261,14 +285,19 @@ def run(folder: Path, kinds: list[str], num_rounds: int, megabytes: int) -> list
     with ExitStack() as stack:
         plfl = [sys.executable, "-m", "plfl", "federation"]
         errors = folder / "server.txt"
-        process = stack.enter_context(started([*plfl, "server", str(made.server)], errors, DESCRIPTORS))
+        process = stack.enter_context(
+            started([*plfl, "server", str(made.server)], errors, DESCRIPTORS)
+        )
         server = Server(process, read_server(made.server).folder, errors)
         for kind, path in hostile.items():
             words = [sys.executable, __file__, "--as", kind, str(path), str(phase), str(megabytes)]
             stack.enter_context(started(words, folder / f"{kind}.txt"))
         for path in list(made.clients.values())[2:]:
             stack.enter_context(started([*plfl, "client", str(path)], folder / f"{path.stem}.txt"))
-        server.wait(lambda: any(len(row["accepted"]) == len(ids) for row in server.rows()), "the first round")
+        server.wait(
+            lambda: any(len(row["accepted"]) == len(ids) for row in server.rows()),
+            "the first round",
+        )
         found = [server.measure("nobody", num_rounds)]
         for kind in kinds:
             with attacked(kind, port, phase, megabytes):
@@ -296,7 +325,9 @@ def judge(found: list[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     """Run the attacks and print their figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=10, help="of each attack")
     parser.add_argument("--only", default="bodies,idle,large,stall")
     parser.add_argument("--megabytes", type=int, default=200)
@@ -311,11 +342,15 @@ def main() -> None:
     if unknown := set(kinds) - set(WORSE):
         parser.error(f"--only {unknown.pop()}: the attacks are {', '.join(WORSE)}")
     with ExitStack() as stack:
-        place = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="plfl-attack-")))
+        place = options.keep or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="plfl-attack-"))
+        )
         place.mkdir(parents=True, exist_ok=True)
         found = run(place, kinds, options.rounds, options.megabytes)
     broken = judge(found)
-    print(f"{'attack':8} {'median s':>9} {'longest s':>10} {'ratio':>6}  {'memory':38} {'log MB':>7}  counted of asked")
+    print(
+        f"{'attack':8} {'median s':>9} {'longest s':>10} {'ratio':>6}  {'memory':38} {'log MB':>7}  counted of asked"
+    )
     for each in found:
         grown = " ".join(f"{name} {size:+.0f}" for name, size in each["grown_megabytes"].items())
         who = " ".join(f"{a}/{b}" for a, b in zip(each["counted"], each["asked"], strict=True))

@@ -1,9 +1,11 @@
-"""Hostile clients with valid keys: what they do to the others in spite of the gate, under each aggregate.
+"""Hostile clients with valid keys: what they do to the others in spite of the gate, under each
+aggregate.
 
-Every update passes the real gate and the real server step. The hostile clients answer last, know the honest updates of
-the round, and act together (each a hair different, since the door turns away replays). Where windows are weights they
-claim as many as the gate believes. Figures are the honest clients' mean MASE on their test parts after a short run, as
-a run would publish it; losses are against the run of the mean in which nobody is hostile.
+Every update passes the real gate and the real server step. The hostile clients answer last, know
+the honest updates of the round, and act together (each a hair different, since the door turns away
+replays). Where windows are weights they claim as many as the gate believes. Figures are the honest
+clients' mean MASE on their test parts after a short run, as a run would publish it; losses are
+against the run of the mean in which nobody is hostile.
 
   none           they are honest                      absent         they do not answer
   zero           nothing at all                       scale3         3 x their own update
@@ -16,10 +18,13 @@ a run would publish it; losses are against the run of the mean in which nobody i
   little         every number one standard deviation off the honest mean (a little is enough, Baruch et al. 2019)
   edge           every number the honest one that lies furthest on the wrong side of 0
 
-    python benchmarks/attacks/poison.py [--recipes paper forecast] [--aggregates mean median] [--attacks none flip3]
-        [--clients 6 --hostile 1] [--rounds 8] [--steps 40] [--seed 0] [--weights windows] [--jobs 1]
+    python benchmarks/attacks/poison.py [--recipes paper forecast] [--aggregates mean median]
+    [--attacks none flip3]
+        [--clients 6 --hostile 1] [--rounds 8] [--steps 40] [--seed 0] [--weights windows] [--jobs
+        1]
 
-Each cell is printed at once; then a table and a line of JSON. The status is 1 if the default aggregate misses the goal.
+Each cell is printed at once; then a table and a line of JSON. The status is 1 if the default
+aggregate misses the goal.
 """
 
 import argparse
@@ -44,15 +49,15 @@ from plfl.config import Config
 from plfl.data.sources import load_source
 from plfl.federate.aggregate import AGGREGATES
 from plfl.federate.client import client_update
+from plfl.federate.federation import Federation, complete, make_aggregate, optimizer_settings
 from plfl.federate.gate import REASONS, Door, Reply
 from plfl.federate.params import batches_key, client_keys
 from plfl.federate.round import Answers, FederationState, run_round, stack_replies
 from plfl.federate.server import ServerOptimizer, make_server
-from plfl.federation import Federation, complete, make_aggregate, optimizer_settings
 from plfl.forecast.windows import make_task, pad_origins
 from plfl.recipes import RECIPES, make_recipe
+from plfl.runs.train import conclude
 from plfl.storage import digest
-from plfl.training import conclude
 
 GOALS = {"forecast": 0.03, "paper": 0.05}
 """What honest clients may lose under any attack."""
@@ -93,7 +98,9 @@ def against(honest: Sequence[Update]) -> Update:
 
 def upwards(own: Update) -> Update:
     """Ones for the biases of the head, or of everything where there is none."""
-    names = [name for name in own if name.endswith("head.bias")] or [name for name in own if "bias" in name]
+    names = [name for name in own if name.endswith("head.bias")] or [
+        name for name in own if "bias" in name
+    ]
     return {name: np.full_like(value, name in names) for name, value in own.items()}
 
 
@@ -107,13 +114,18 @@ def noise(own: Update, honest: Sequence[Update]) -> Update:
 def little(own: Update, honest: Sequence[Update]) -> Update:
     """Against the honest mean as far as honest updates are apart."""
     rows = {name: np.stack([update[name] for update in honest]) for name in own}
-    return {name: value.mean(0) - np.sign(value.mean(0)) * value.std(0) for name, value in rows.items()}
+    return {
+        name: value.mean(0) - np.sign(value.mean(0)) * value.std(0) for name, value in rows.items()
+    }
 
 
 def edge(own: Update, honest: Sequence[Update]) -> Update:
     """The honest value furthest on the wrong side."""
     rows = {name: np.stack([update[name] for update in honest]) for name in own}
-    return {name: np.where(value.mean(0) > 0, value.min(0), value.max(0)) for name, value in rows.items()}
+    return {
+        name: np.where(value.mean(0) > 0, value.min(0), value.max(0))
+        for name, value in rows.items()
+    }
 
 
 HONEST = times(1)
@@ -158,62 +170,94 @@ class Arena:
     """A small federation of which the last clients are hostile."""
 
     def __init__(self, recipe: str, setting: Setting) -> None:
-        values: dict[str, Any] = {"rounds": setting.rounds, "local_steps": setting.steps, "weights": setting.weights}
+        values: dict[str, Any] = {
+            "rounds": setting.rounds,
+            "local_steps": setting.steps,
+            "weights": setting.weights,
+        }
         self.config = complete(make_recipe(recipe, values | SHORT[recipe] | {"seed": setting.seed}))
         panel = load_source("bundled:CA").usable().take(range(setting.clients)).sorted()
         task = make_task(panel, self.config)
-        self.ids, self.hostile = list(panel.ids), set(panel.ids[setting.clients - setting.hostile :])
+        self.ids, self.hostile = (
+            list(panel.ids),
+            set(panel.ids[setting.clients - setting.hostile :]),
+        )
         self.federation = Federation(self.config, task, None, jax.devices("cpu")[:1])
         training = self.federation.plan.training
-        origins, self.counts = pad_origins(task.origins["train"])  # padded alike: one compiled update serves all
+        origins, self.counts = pad_origins(
+            task.origins["train"]
+        )  # padded alike: one compiled update serves all
         self.data = [
-            task.client(c)._replace(origins=origins[c], num_windows=self.counts[c]) for c in range(len(self.ids))
+            task.client(c)._replace(origins=origins[c], num_windows=self.counts[c])
+            for c in range(len(self.ids))
         ]
         self.keys = client_keys(self.config.seed, panel.ids)
         shapes = jax.eval_shape(training.model.init, jax.random.key(0))
-        self.shared = {name: (shapes[name].shape, shapes[name].dtype) for name in training.partition.shared}
+        self.shared = {
+            name: (shapes[name].shape, shapes[name].dtype) for name in training.partition.shared
+        }
         self.update = jax.jit(
-            lambda sent, state, data, key, at: client_update(training, sent, state, data, key, pace=training.pace(at))
+            lambda sent, state, data, key, at: client_update(
+                training, sent, state, data, key, pace=training.pace(at)
+            )
         )
 
     def server_with(self, aggregate: str) -> ServerOptimizer:
         """The config's server with an aggregate."""
-        config = complete(self.config.model_copy(update={"aggregate": aggregate, "clip_passes": None, "trim": None}))
+        config = complete(
+            self.config.model_copy(
+                update={"aggregate": aggregate, "clip_passes": None, "trim": None}
+            )
+        )
         return make_server(config.server, optimizer_settings(config)[1], make_aggregate(config))
 
     def run(self, attack: Attack | None, aggregate: str) -> tuple[float, float, int]:
         """The honest clients' mean and worst MASE, and how many answers the gate turned away."""
         plan, server, ids = self.federation.plan, self.server_with(aggregate), self.ids
         begun = self.federation.engine.fetch(self.federation.engine.init())
-        clients = [jax.tree.map(lambda rows, c=c: np.asarray(rows)[c], begun.clients) for c in range(len(ids))]
+        clients = [
+            jax.tree.map(lambda rows, c=c: np.asarray(rows)[c], begun.clients)
+            for c in range(len(ids))
+        ]
         door, turned_away = Door("poison", self.shared), Counter[str]()
 
         def train(state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
             at, honest = int(round_index), []
             replies: list[Reply] = []
             sent = [
-                {name: np.asarray(value) for name, value in server.broadcast(state.server, c).items()}
+                {
+                    name: np.asarray(value)
+                    for name, value in server.broadcast(state.server, c).items()
+                }
                 for c in range(len(ids))
             ]
             bases = {client: digest(sent[c]) for c, client in enumerate(ids)}
             for c, client in enumerate(ids):
                 key = batches_key(self.keys[c], at)
                 clients[c], update, loss = self.update(sent[c], clients[c], self.data[c], key, at)
-                update, weight = {name: np.asarray(value) for name, value in update.items()}, float(self.counts[c])
+                update, weight = (
+                    {name: np.asarray(value) for name, value in update.items()},
+                    float(self.counts[c]),
+                )
                 if client in self.hostile and attack is None:
                     continue
                 if client in self.hostile and attack is not HONEST:
                     hair = np.float32(1 - 1e-5 * (len(replies) - len(honest)))
                     answer = attack(update, honest)
-                    update = {name: (hair * value).astype(np.float32) for name, value in answer.items()}
+                    update = {
+                        name: (hair * value).astype(np.float32) for name, value in answer.items()
+                    }
                     weight = self.config.max_weight
                 else:
                     honest.append(update)
-                replies.append(Reply(client, "poison", at, bases[client], update, weight, float(loss)))
+                replies.append(
+                    Reply(client, "poison", at, bases[client], update, weight, float(loss))
+                )
             good, bad = door.admit(replies, ids, bases, at)
             turned_away.update(reply.reason for reply in bad)
             return Answers(
-                jax.tree.map(lambda *rows: jnp.stack(rows), *clients), *stack_replies(good, ids, self.shared)
+                jax.tree.map(lambda *rows: jnp.stack(rows), *clients),
+                *stack_replies(good, ids, self.shared),
             )
 
         state = FederationState(*begun)
@@ -229,13 +273,21 @@ class Arena:
             )
             state = result.state
             reasons = [REASONS[verdict] for verdict in np.asarray(result.verdicts)]
-            turned_away.update(reason for reason in reasons if reason not in ("accepted", "no answer"))
+            turned_away.update(
+                reason for reason in reasons if reason not in ("accepted", "no answer")
+            )
         scores = self._score(state)
         return float(np.mean(scores)), float(np.max(scores)), sum(turned_away.values())
 
     def _score(self, state: FederationState) -> list[float]:
         """The honest clients' MASE, as a run publishes it."""
-        row = {"round": self.config.rounds, "loss": 0.1, "validation_mase": None, "quarantined": [], "seconds": 0.0}
+        row = {
+            "round": self.config.rounds,
+            "loss": 0.1,
+            "validation_mase": None,
+            "quarantined": [],
+            "seconds": 0.0,
+        }
         row |= {"num_asked": len(self.ids), "num_accepted": len(self.ids)}
         placed = self.federation.engine.place(jax.tree.map(np.asarray, state))
         with tempfile.TemporaryDirectory(prefix="plfl-attack-") as folder:
@@ -252,11 +304,15 @@ def arena_of(recipe: str, setting: Setting) -> Arena:
 
 def run_cell(cell: Cell, setting: Setting) -> dict[str, float]:
     """The figures of one cell."""
-    mean, worst, turned_away = arena_of(cell.recipe, setting).run(ATTACKS[cell.attack], cell.aggregate)
+    mean, worst, turned_away = arena_of(cell.recipe, setting).run(
+        ATTACKS[cell.attack], cell.aggregate
+    )
     return {"mean": round(mean, 4), "worst": round(worst, 4), "turned_away": turned_away}
 
 
-def run_cells(cells: Sequence[Cell], setting: Setting, jobs: int) -> Iterator[tuple[Cell, dict[str, float]]]:
+def run_cells(
+    cells: Sequence[Cell], setting: Setting, jobs: int
+) -> Iterator[tuple[Cell, dict[str, float]]]:
     """Every cell with its figures, in order."""
     if jobs == 1:
         yield from ((cell, run_cell(cell, setting)) for cell in cells)
@@ -265,17 +321,25 @@ def run_cells(cells: Sequence[Cell], setting: Setting, jobs: int) -> Iterator[tu
         yield from zip(cells, pool.map(run_cell, cells, [setting] * len(cells)), strict=True)
 
 
-def print_table(recipe: str, found: Mapping[Cell, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+def print_table(
+    recipe: str, found: Mapping[Cell, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
     """A row for each attack, and what each aggregate loses (by aggregate and attack)."""
     mine = [cell for cell in found if cell.recipe == recipe]
-    aggregates, attacks = (list(dict.fromkeys(values)) for values in zip(*[cell[1:] for cell in mine], strict=True))
+    aggregates, attacks = (
+        list(dict.fromkeys(values)) for values in zip(*[cell[1:] for cell in mine], strict=True)
+    )
     base = found.get(Cell(recipe, "mean", "none")) or found[mine[0]]
     losses = {
-        a: {k: round(found[Cell(recipe, a, k)]["mean"] / base["mean"] - 1, 4) for k in attacks} for a in aggregates
+        a: {k: round(found[Cell(recipe, a, k)]["mean"] / base["mean"] - 1, 4) for k in attacks}
+        for a in aggregates
     }
     print(f"\n{recipe:14s}" + "".join(f"{aggregate:>22s}" for aggregate in aggregates))
     for attack in attacks:
-        shown = [f"{found[Cell(recipe, a, attack)]['mean']:13.3f} {losses[a][attack]:+8.1%}" for a in aggregates]
+        shown = [
+            f"{found[Cell(recipe, a, attack)]['mean']:13.3f} {losses[a][attack]:+8.1%}"
+            for a in aggregates
+        ]
         print(f"{attack:14s}" + "".join(shown))
     return losses
 
@@ -288,9 +352,16 @@ def is_good(recipe: str, losses: Mapping[str, float]) -> bool:
 
 def main() -> None:
     """Run the cells that were asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipes", nargs="+", choices=list(RECIPES), default=list(RECIPES))
-    parser.add_argument("--aggregates", nargs="+", choices=list(AGGREGATES), default=["mean", *list(AGGREGATES)[:-1]])
+    parser.add_argument(
+        "--aggregates",
+        nargs="+",
+        choices=list(AGGREGATES),
+        default=["mean", *list(AGGREGATES)[:-1]],
+    )
     parser.add_argument("--attacks", nargs="+", choices=list(ATTACKS), default=list(ATTACKS))
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--hostile", type=int, default=1)
@@ -303,15 +374,29 @@ def main() -> None:
     if not 1 <= options.hostile < options.clients:
         parser.error("--hostile must be at least 1 and fewer than --clients")
     setting = Setting(*(getattr(options, name) for name in Setting._fields))
-    cells = [Cell(*names) for names in product(options.recipes, options.aggregates, options.attacks)]
+    cells = [
+        Cell(*names) for names in product(options.recipes, options.aggregates, options.attacks)
+    ]
     found = {}
     for cell, figures in run_cells(cells, setting, options.jobs):
         found[cell] = figures
         print(" ".join(cell), json.dumps(figures), flush=True)
     losses = {recipe: print_table(recipe, found) for recipe in options.recipes}
     default = Config.model_fields["aggregate"].default
-    is_held = all(is_good(recipe, rows[default]) for recipe, rows in losses.items() if default in rows)
-    print(json.dumps({"attack": "poison", **setting._asdict(), "default": default, "held": is_held, "losses": losses}))
+    is_held = all(
+        is_good(recipe, rows[default]) for recipe, rows in losses.items() if default in rows
+    )
+    print(
+        json.dumps(
+            {
+                "attack": "poison",
+                **setting._asdict(),
+                "default": default,
+                "held": is_held,
+                "losses": losses,
+            }
+        )
+    )
     sys.exit(not is_held)
 
 

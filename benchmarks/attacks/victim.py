@@ -1,4 +1,6 @@
-"""One client of a federation under attack: it is asked in this process, as a server asks over a network."""
+"""One client of a federation under attack: it is asked in this process, as a server asks over a
+network.
+"""
 
 import json
 import logging
@@ -13,19 +15,24 @@ import numpy as np
 
 from plfl.config import Config
 from plfl.data.panel import Panel
-from plfl.deploy.agreement import Agreement, make_agreement
-from plfl.deploy.local import make_nodes
-from plfl.deploy.messages import END, PLAN, TRAIN, Message
-from plfl.deploy.node import Finish, Node
-from plfl.deploy.settings import Policy
+from plfl.deploy.files.settings import Policy
+from plfl.deploy.protocol.agreement import Agreement, make_agreement
+from plfl.deploy.protocol.local import make_nodes
+from plfl.deploy.protocol.messages import END, PLAN, TRAIN, Message
+from plfl.deploy.protocol.node import Finish, Node
+from plfl.federate.federation import complete
 from plfl.federate.params import batches_key
-from plfl.federation import complete
 from plfl.storage import digest
 
 Params = dict[str, np.ndarray]
 
 UNGUARDED = Policy(
-    min_batch=1, min_local_steps=1, max_unit=1e30, max_bias=1e30, max_unit_change=1e30, blurred_windows=0
+    min_batch=1,
+    min_local_steps=1,
+    max_unit=1e30,
+    max_bias=1e30,
+    max_unit_change=1e30,
+    blurred_windows=0,
 )
 """A client that pins the recipe and does nothing else."""
 
@@ -33,7 +40,9 @@ UNGUARDED = Policy(
 class Victim:
     """A client with its own data; `plan`, `train` and `end` are a server's requests."""
 
-    def __init__(self, folder: Path, panel: Panel, policy: Policy, finish: Finish | None = None) -> None:
+    def __init__(
+        self, folder: Path, panel: Panel, policy: Policy, finish: Finish | None = None
+    ) -> None:
         self.panel = panel
         self.node: Node = make_nodes(folder, panel, policy, finish)[panel.ids[0]]
         self.agreement: Agreement | None = None
@@ -61,12 +70,16 @@ class Victim:
     def end(self, sent: Params) -> Message:
         """Give the last parameters."""
         assert self.agreement is not None
-        return self.node.answer(Message(END, {"agreement": self.agreement.digest, "base": digest(sent)}, sent))
+        return self.node.answer(
+            Message(END, {"agreement": self.agreement.digest, "base": digest(sent)}, sent)
+        )
 
     def drawn(self, round_index: int, local_steps: int, batch: int) -> np.ndarray:
         """Origins of the windows of a round: what only the client knows."""
         training = self.node.plan(local_steps, batch).training
-        found = training.pick_batches(self.node.task.client(0), batches_key(self.node.draws, round_index))
+        found = training.pick_batches(
+            self.node.task.client(0), batches_key(self.node.draws, round_index)
+        )
         return np.unique(np.asarray(jax.tree.leaves(found)[0]))
 
     def windows(self, origins: np.ndarray) -> np.ndarray:
@@ -82,8 +95,12 @@ class Victim:
 
 
 @contextmanager
-def victim(panel: Panel, policy: Policy | None = None, finish: Finish | None = None) -> Iterator[Victim]:
-    """A client, under the default policy unless told; its files are removed in the end, and its log is not shown."""
+def victim(
+    panel: Panel, policy: Policy | None = None, finish: Finish | None = None
+) -> Iterator[Victim]:
+    """A client, under the default policy unless told; its files are removed in the end, and its log
+    is not shown.
+    """
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="plfl-attack-") as folder:
         yield Victim(Path(folder), panel, policy or Policy(), finish)

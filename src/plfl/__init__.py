@@ -1,8 +1,8 @@
 """plfl: personalized federated learning for electric load forecasting.
 
-`run(config)` trains and evaluates one federation; `Config` holds every setting; `Forecaster` fits and predicts data
-frames; `examine(data, config)` is the data doctor; `plfl --help` is the command line.
-Importing this package is cheap: JAX is loaded when something is trained.
+`run(config)` trains and evaluates one federation; `Config` holds every setting; `Forecaster` fits
+and predicts data frames; `examine(data, config)` is the data doctor; `plfl --help` is the command
+line. Importing this package is cheap: JAX is loaded when something is trained.
 """
 
 from importlib import import_module
@@ -13,13 +13,27 @@ from plfl.config import Config
 from plfl.errors import BadInput, PlflError
 
 if TYPE_CHECKING:
-    from plfl.doctor import examine
-    from plfl.forecaster import Forecaster
-    from plfl.results import Result
-    from plfl.training import run
+    from plfl.frames.forecaster import Forecaster
+    from plfl.runs.doctor import examine
+    from plfl.runs.results import Result
+    from plfl.runs.train import run
 
-__all__ = ["BadInput", "Config", "Forecaster", "PlflError", "Result", "__version__", "examine", "run"]
-_LAZY = {"run": "plfl.training", "Result": "plfl.results", "examine": "plfl.doctor", "Forecaster": "plfl.forecaster"}
+__all__ = [
+    "BadInput",
+    "Config",
+    "Forecaster",
+    "PlflError",
+    "Result",
+    "__version__",
+    "examine",
+    "run",
+]
+_LAZY = {
+    "run": "plfl.runs.train",
+    "Result": "plfl.runs.results",
+    "examine": "plfl.runs.doctor",
+    "Forecaster": "plfl.frames.forecaster",
+}
 
 
 def __getattr__(name: str) -> Any:

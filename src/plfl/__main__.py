@@ -1,5 +1,5 @@
 """`python -m plfl`."""
 
-from plfl.cli import main
+from plfl.cli.app import main
 
 main()

@@ -1,8 +1,9 @@
 """Every setting of a run, with its default and its meaning, in the one place where they live.
 
-A config is a value: build it from a recipe (`plfl.recipes`), from keyword arguments, from a TOML file or from the
-command line's `--set key=value`. Optimizer settings left out (None) take the default of the chosen optimizer's
-factory in `plfl.federate`; `plfl.federation.complete` fills them in, so that a stored `config.toml` is complete.
+A config is a value: build it from a recipe (`plfl.recipes`), from keyword arguments, from a TOML
+file or from the command line's `--set key=value`. Optimizer settings left out (None) take the
+default of the chosen optimizer's factory in `plfl.federate`; `plfl.federate.federation.complete`
+fills them in, so that a stored `config.toml` is complete.
 """
 
 import difflib
@@ -24,7 +25,16 @@ GIVEN = "given in Python"
 IGNORABLE = ("PLF204", "PLF205", "PLF207", "PLF209")
 """Judgements of the data doctor that can be wrong, so that `ignore` overrules them."""
 TABLE_FIELDS = (
-    *("timezone", "stamp_timezone", "stamps", "time_format", "unit", "cumulative", "interval", "duplicates"),
+    *(
+        "timezone",
+        "stamp_timezone",
+        "stamps",
+        "time_format",
+        "unit",
+        "cumulative",
+        "interval",
+        "duplicates",
+    ),
     *(
         "allow_export",
         "ignore",
@@ -37,7 +47,9 @@ TABLE_FIELDS = (
         "decimal",
     ),
 )
-"""Config fields that say how a table is read; they may also stand behind a table's path, as in meters.csv?unit=Wh."""
+"""Config fields that say how a table is read; they may also stand behind a table's path, as in
+meters.csv?unit=Wh.
+"""
 UP_TO = "up to "
 """Before a horizon: one model for all leads up to it."""
 _MAX_DIGITS = 9
@@ -60,12 +72,18 @@ def _check_duration(value: object) -> object:
         if float(re.sub(r"[a-z]+$", "", text)) <= 0:
             raise ValueError("must be longer than zero, such as 3h or 12 (intervals)")
         return text
-    raise ValueError("must be a duration such as 45min, 3h or 1d, or a number of intervals such as 12")
+    raise ValueError(
+        "must be a duration such as 45min, 3h or 1d, or a number of intervals such as 12"
+    )
 
 
 def _check_horizon(value: object) -> object:
     text = " ".join(str(value).split())
-    return f"{UP_TO}{_check_duration(text.removeprefix(UP_TO))}" if text.startswith(UP_TO) else _check_duration(text)
+    return (
+        f"{UP_TO}{_check_duration(text.removeprefix(UP_TO))}"
+        if text.startswith(UP_TO)
+        else _check_duration(text)
+    )
 
 
 def _check_gap(value: object) -> object:
@@ -91,7 +109,9 @@ class Config(BaseModel):
     recipe: str = "paper"
     """The recipe that this config began as."""
     data: Strings = ("bundled:CA",)
-    """Data sources: bundled:CA, generated:12, comstock:DIR?state=CA, or the path of a CSV or Parquet file."""
+    """Data sources: bundled:CA, generated:12, comstock:DIR?state=CA, or the path of a CSV or
+    Parquet file.
+    """
     seed: int = Field(0, ge=0, lt=2**32)
     """The one seed of training; every random number in it derives from this one."""
 
@@ -100,7 +120,9 @@ class Config(BaseModel):
     lookback: Duration = "3h"
     """How far back the model's inputs reach; a duration, or a number of intervals."""
     horizon: Horizon = "1h"
-    """How far ahead it forecasts; a duration, or a number of intervals; "up to 24h" is all leads (model analog)."""
+    """How far ahead it forecasts; a duration, or a number of intervals; "up to 24h" is all leads
+    (model analog).
+    """
     hidden: int = Field(25, ge=1, le=10_000)
     """Width of the LSTM, or of the hidden layers of model analog."""
     mlp: tuple[Annotated[int, Field(ge=1, le=100_000)], ...] = (150, 75)
@@ -112,29 +134,51 @@ class Config(BaseModel):
     swing: bool = True
     """Whether changes of the load are in units of how much it changed of late (model analog)."""
     residual: bool = True
-    """Whether the change from the load at the origin is forecast, so that zero is persistence (model analog)."""
+    """Whether the change from the load at the origin is forecast, so that zero is persistence
+    (model analog).
+    """
     holidays: str = "auto"
-    """Public holidays (model analog): of a country or a part of it, such as US or US-CA; auto, by time zone; none."""
+    """Public holidays (model analog): of a country or a part of it, such as US or US-CA; auto, by
+    time zone; none.
+    """
     future: Strings = ()
     """Covariates that are known ahead of time, as weather forecasts are (model analog)."""
     loss: Literal["squared", "absolute", "quantile"] = "squared"
-    """What training makes small: the squared or absolute error, or that of all quantiles (model analog)."""
-    quantiles: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+    """What training makes small: the squared or absolute error, or that of all quantiles (model
+    analog).
+    """
+    quantiles: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (
+        0.05,
+        0.1,
+        0.25,
+        0.5,
+        0.75,
+        0.9,
+        0.95,
+    )
     """Quantiles that are forecast with loss = quantile; rising, with 0.5 among them."""
     scale: Literal["standard", "robust"] = "standard"
-    """How each client scales its load: by mean and standard deviation, or by median and percentiles."""
+    """How each client scales its load: by mean and standard deviation, or by median and
+    percentiles.
+    """
 
     split: tuple[Fraction, Fraction, Fraction] = (0.8, 0.1, 0.1)
     """Training, validation and test part of each client's time, in this order."""
     history_days: int | None = Field(None, ge=1)
     """Pretend that only so many days before the test part exist; all of them when left out."""
     max_gap: DurationOrZero = "1h"
-    """Gaps up to this long are filled in the inputs (0 fills none); windows that touch a longer one are dropped."""
+    """Gaps up to this long are filled in the inputs (0 fills none); windows that touch a longer one
+    are dropped.
+    """
 
     timezone: str | None = None
-    """Tables: the IANA time zone of the meters, such as America/Chicago; needed where stamps carry no offset."""
+    """Tables: the IANA time zone of the meters, such as America/Chicago; needed where stamps carry
+    no offset.
+    """
     stamp_timezone: str | None = None
-    """Tables: the zone of the stamps, where it is not the meters' own, such as Etc/GMT+6 for standard time all year."""
+    """Tables: the zone of the stamps, where it is not the meters' own, such as Etc/GMT+6 for
+    standard time all year.
+    """
     stamps: Literal["start", "end"] = "start"
     """Tables: whether a stamp marks the start or the end of its interval."""
     time_format: str | None = None
@@ -162,12 +206,16 @@ class Config(BaseModel):
     covariates: Strings | None = None
     """Tables: columns to use as covariates; all other numeric ones when left out."""
     statics: str | None = None
-    """Tables: path of a table with a row of facts per meter, such as areas in m2 (and timezone, if meters differ)."""
+    """Tables: path of a table with a row of facts per meter, such as areas in m2 (and timezone, if
+    meters differ).
+    """
     decimal: Literal[".", ","] = "."
     """Tables: the decimal mark of text files."""
 
     personal: Patterns = ("mlp.*",)
-    """Parameters that stay at the client, by shell-style patterns; none, mlp, all stand for [], ["mlp.*"], ["*"]."""
+    """Parameters that stay at the client, by shell-style patterns; none, mlp, all stand for [],
+    ["mlp.*"], ["*"].
+    """
     client: Literal["adam", "adam_ams", "prox", "prox_adam"] = "adam"
     """Client optimizer."""
     client_lr: Positive | None = None
@@ -181,10 +229,14 @@ class Config(BaseModel):
     alpha: NonNegative | None = None
     """Weight of the proximal penalty (prox and prox_adam)."""
     start: Literal["server", "own"] = "server"
-    """Where local training begins: at the server's shared parameters, or at the client's own last ones."""
+    """Where local training begins: at the server's shared parameters, or at the client's own last
+    ones.
+    """
     reset_moments: bool = True
     """Client moments start anew each round."""
-    server: Literal["fed_avg", "fed_adagrad", "fed_adam", "fed_yogi", "fed_avg_adaptive"] = "fed_avg"
+    server: Literal["fed_avg", "fed_adagrad", "fed_adam", "fed_yogi", "fed_avg_adaptive"] = (
+        "fed_avg"
+    )
     """Server optimizer."""
     server_lr: Positive | None = None
     """Server learning rate."""
@@ -202,11 +254,15 @@ class Config(BaseModel):
     local_steps: int = Field(125, ge=1)
     """Minibatch steps of each client in a round."""
     max_passes: Positive | None = None
-    """How often, at most, a client sees its training windows; short histories take fewer steps and smaller batches."""
+    """How often, at most, a client sees its training windows; short histories take fewer steps and
+    smaller batches.
+    """
     decay: Literal["none", "cosine"] = "none"
     """How the client's learning rate falls over the rounds."""
     tune_rounds: int = Field(0, ge=0)
-    """Rounds that each client goes on alone after the last one, to earn a personal model on its validation part."""
+    """Rounds that each client goes on alone after the last one, to earn a personal model on its
+    validation part.
+    """
     tune_lr: Positive = 2e-3
     """Learning rate of that."""
     batch: int = Field(16, ge=1)
@@ -214,9 +270,13 @@ class Config(BaseModel):
     fraction: Fraction = 1.0
     """Share of the clients that takes part in a round."""
     weights: Literal["equal", "windows"] = "equal"
-    """How updates are averaged: alike, or by windows for training (at most the median client's, but for mean)."""
+    """How updates are averaged: alike, or by windows for training (at most the median client's, but
+    for mean).
+    """
     aggregate: Literal["clipped_mean", "trimmed_mean", "median", "mean"] = "clipped_mean"
-    """How updates become one: all but mean bound what a few hostile clients can do; mean is the paper's."""
+    """How updates become one: all but mean bound what a few hostile clients can do; mean is the
+    paper's.
+    """
     clip_passes: int | None = Field(None, ge=1, le=16)
     """How often updates are cut to the median distance from their centre (clipped_mean)."""
     trim: float | None = Field(None, gt=0, lt=0.5)
@@ -234,11 +294,15 @@ class Config(BaseModel):
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to train; auto takes a GPU if there is one."""
     chunk: int | None = Field(None, ge=1)
-    """Clients on the device at once; when left out all, or as many as fit. Results do not depend on it."""
+    """Clients on the device at once; when left out all, or as many as fit. Results do not depend on
+    it.
+    """
     cores: int | None = Field(None, ge=1)
     """CPU cores to use; all that this process may use when left out."""
     precision: Literal["float32", "tf32"] = "float32"
-    """How a GPU multiplies matrices: exactly, or faster with inputs of 10 bits. A CPU is always exact."""
+    """How a GPU multiplies matrices: exactly, or faster with inputs of 10 bits. A CPU is always
+    exact.
+    """
     deterministic: bool = False
     """Bit-identical repeats on a GPU too, at some cost in speed; a CPU always repeats."""
 
@@ -248,7 +312,9 @@ class Config(BaseModel):
         for key, value in values.items() if isinstance(values, Mapping) else ():
             check_key(key)
             if isinstance(value, bool) and cls.model_fields[key].annotation is not bool:
-                raise ValueError(f"{key} = {value}: a number or a text is needed, not {str(value).lower()}")
+                raise ValueError(
+                    f"{key} = {value}: a number or a text is needed, not {str(value).lower()}"
+                )
         return values
 
     @model_validator(mode="after")
@@ -260,14 +326,18 @@ class Config(BaseModel):
     @model_validator(mode="after")
     def _check_quantiles(self) -> Self:
         if 0.5 not in self.quantiles or list(self.quantiles) != sorted(set(self.quantiles)):
-            raise ValueError(f"quantiles {list(self.quantiles)} must rise and include 0.5, as in [0.1, 0.5, 0.9]")
+            raise ValueError(
+                f"quantiles {list(self.quantiles)} must rise and include 0.5, as in [0.1, 0.5, 0.9]"
+            )
         return self
 
     @model_validator(mode="after")
     def _check_ignored(self) -> Self:
         for code in self.ignore:
             if code not in IGNORABLE:
-                raise ValueError(f"ignore = {code!r}: only {', '.join(IGNORABLE)} are judgements that can be overruled")
+                raise ValueError(
+                    f"ignore = {code!r}: only {', '.join(IGNORABLE)} are judgements that can be overruled"
+                )
         return self
 
     if not TYPE_CHECKING:
@@ -283,7 +353,9 @@ class Config(BaseModel):
         """The config as TOML; keys without a value are left out."""
         import tomli_w
 
-        return tomli_w.dumps({key: value for key, value in self.model_dump(mode="json").items() if value is not None})
+        return tomli_w.dumps(
+            {key: value for key, value in self.model_dump(mode="json").items() if value is not None}
+        )
 
 
 def check_key(key: str) -> None:
@@ -305,7 +377,9 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
-            raise BadInput(f"--set {setting!r} has no value; write --set key=value, as in --set rounds=80")
+            raise BadInput(
+                f"--set {setting!r} has no value; write --set key=value, as in --set rounds=80"
+            )
         check_key(key.strip())
         if key.strip() == "recipe":
             raise BadInput(f"the recipe is an argument of its own: plfl run {text.strip()}")
@@ -318,9 +392,13 @@ def read_config(path: Path) -> Config:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadInput(f"{path} cannot be read ({error.strerror}); is {path.parent} the folder of a run?") from None
+        raise BadInput(
+            f"{path} cannot be read ({error.strerror}); is {path.parent} the folder of a run?"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not valid TOML ({error}); restore it, or start a new run") from None
+        raise BadInput(
+            f"{path} is not valid TOML ({error}); restore it, or start a new run"
+        ) from None
     try:
         return Config(**values)
     except BadInput as error:
@@ -343,7 +421,9 @@ def count_intervals(duration: str, interval: np.timedelta64, what: str) -> int:
     seconds, step = float(match[1]) * _UNITS[match[2]], interval / np.timedelta64(1, "s")
     count = round(seconds / step)
     if count < 1 or abs(count * step - seconds) > 1e-6:
-        raise BadInput(f"{what} {duration} is not a multiple of the data's interval ({step / 60:g}min)")
+        raise BadInput(
+            f"{what} {duration} is not a multiple of the data's interval ({step / 60:g}min)"
+        )
     return count
 
 
@@ -370,7 +450,9 @@ def _first_problem(error: ValidationError) -> str:
     if not problem["loc"]:
         return reason
     field = str(problem["loc"][0])
-    given = problem["input"] if len(problem["loc"]) == 1 and len(str(problem["input"])) < 80 else "..."
+    given = (
+        problem["input"] if len(problem["loc"]) == 1 and len(str(problem["input"])) < 80 else "..."
+    )
     default = Config.model_fields[field].default
     hint = f"; write a list, as in {json.dumps(default)}" if isinstance(default, tuple) else ""
     return f"{field} = {given!r}: {reason[0].lower()}{reason[1:]}{hint}"

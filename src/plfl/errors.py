@@ -7,9 +7,14 @@ PlflError
 │   └── Transient  it may heal by itself: a federation's programs wait and try again, and never end of it
 └── Interrupted    the user stopped the run: exit status 130, state saved; a federation's programs end by SIGTERM
                    itself where that stopped them, as service managers want it
+
+Messages may hold text that came from elsewhere. A terminal obeys some characters (it can be
+cleared, renamed, or made to type), and others turn a line around: `plain` writes them out.
 """
 
+import logging
 import signal
+from types import TracebackType
 
 
 class PlflError(Exception):
@@ -33,7 +38,9 @@ class RunFailed(PlflError, RuntimeError):
 
 
 class Transient(RunFailed):
-    """What may be well again without anybody's help here: a clock, a server that is away, a file half copied."""
+    """What may be well again without anybody's help here: a clock, a server that is away, a file
+    half copied.
+    """
 
 
 class Interrupted(PlflError):
@@ -45,3 +52,38 @@ class Interrupted(PlflError):
         super().__init__(message)
         self.number = number
         """The signal that did it."""
+
+
+def plain(text: str) -> str:
+    """The text in one line, with everything that is not printable written out as Python would.
+
+    >>> plain("house 7")
+    'house 7'
+    >>> len("a" + chr(27)), len(plain("a" + chr(27)))
+    (2, 5)
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def plain_lines(text: str) -> str:
+    """The same for each of its lines."""
+    return "\n".join(plain(line) for line in text.split("\n"))
+
+
+class PlainFormatter(logging.Formatter):
+    """Log records whose messages may hold anything; a message is one line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        record.message = plain(record.message)
+        return super().formatMessage(record)
+
+    def formatException(
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None]
+        | tuple[None, None, None],
+    ) -> str:
+        """The lines of its traceback."""
+        return plain_lines(super().formatException(ei))

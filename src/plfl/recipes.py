@@ -10,16 +10,18 @@ from plfl.errors import BadInput
 def paper(**values: Any) -> Config:
     """The forecaster and protocol of Bose, Zhang and Kim: LSTM shared, head personal, Adam, FedAvg.
 
-    The settings are Config's defaults; `docs/deviations.md` says where they differ from the paper's text and code.
+    The settings are Config's defaults; `docs/deviations.md` says where they differ from the paper's
+    text and code.
     """
     return Config(**{"recipe": "paper", **values})
 
 
 def forecast(**values: Any) -> Config:
-    """The best forecaster: past days like today, quantiles for all leads up to a day, personalization that is earned.
+    """The best forecaster: past days like today, quantiles for all leads up to a day,
+    personalization that is earned.
 
-    Everything is shared in the rounds; then each client tunes a copy at home, and keeps as much of it as its own
-    validation part rewards. `docs/forecasting.md` says how it works.
+    Everything is shared in the rounds; then each client tunes a copy at home, and keeps as much of
+    it as its own validation part rewards. `docs/forecasting.md` says how it works.
     """
     settings = {
         "recipe": "forecast",

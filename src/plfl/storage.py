@@ -1,7 +1,9 @@
-"""Files that survive: written whole or not at all, flushed to the disk, and checked when they are read.
+"""Files that survive: written whole or not at all, flushed to the disk, and checked when they are
+read.
 
-Arrays are safetensors with their own digest in the header, so that one file copied elsewhere can still be verified.
-Facts about them are JSON under one key: equal content gives equal files, byte for byte.
+Arrays are safetensors with their own digest in the header, so that one file copied elsewhere can
+still be verified. Facts about them are JSON under one key: equal content gives equal files, byte
+for byte.
 """
 
 import fcntl
@@ -56,7 +58,9 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(path: Path, refusal: str, seconds: float = 0.0) -> Iterator[None]:
-    """Hold a lock file for this process alone; after so many seconds of waiting for another one, refuse."""
+    """Hold a lock file for this process alone; after so many seconds of waiting for another one,
+    refuse.
+    """
     until = time.monotonic() + seconds
     with path.open("a") as lock:
         while True:
@@ -98,7 +102,9 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
         raise Damaged(f"{path} cannot be read ({error})") from error
-    if _digest_with(arrays, {name: fact for name, fact in facts.items() if name != "sha256"}) != facts.get("sha256"):
+    if _digest_with(
+        arrays, {name: fact for name, fact in facts.items() if name != "sha256"}
+    ) != facts.get("sha256"):
         raise Damaged(f"{path} is damaged: its content does not match its checksum")
     return arrays, facts
 
@@ -113,13 +119,21 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def cache_folder() -> Path:
-    """Where things are kept that can be made again: `plfl` in PLFL_CACHE_DIR, or in the user's cache folder."""
-    root = os.environ.get("PLFL_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """Where things are kept that can be made again: `plfl` in PLFL_CACHE_DIR, or in the user's
+    cache folder.
+    """
+    root = (
+        os.environ.get("PLFL_CACHE_DIR")
+        or os.environ.get("XDG_CACHE_HOME")
+        or Path.home() / ".cache"
+    )
     return Path(root) / "plfl"
 
 
 def processor() -> str:
-    """A short name of this machine's kind of processor: programs compiled for one may not run on another."""
+    """A short name of this machine's kind of processor: programs compiled for one may not run on
+    another.
+    """
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     features = [line for line in lines if line.startswith(("model name", "flags", "Features"))][:2]
@@ -127,7 +141,8 @@ def processor() -> str:
 
 
 def file_name(client: str) -> str:
-    """A file name for any id: other characters are escaped, and a very long id is shortened to a digest.
+    """A file name for any id: other characters are escaped, and a very long id is shortened to a
+    digest.
 
     >>> file_name("meter 7/A")
     'meter%207%2FA.safetensors'

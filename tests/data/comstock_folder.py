@@ -30,7 +30,9 @@ def write_folder(
     buildings: Mapping[int, str] = BUILDINGS,
     num_days: int = 8,
 ) -> Path:
-    """A folder that `read_comstock` takes: buildings (id: county), their metadata and their weather."""
+    """A folder that `read_comstock` takes: buildings (id: county), their metadata and their
+    weather.
+    """
     for id in buildings:
         write_building(folder, id, layout, state=state, upgrade=upgrade, num_days=num_days)
     write_metadata(folder, layout, state=state, upgrade=upgrade, buildings=buildings)
@@ -41,7 +43,9 @@ def write_folder(
 
 def building_path(folder: Path, id: int, *, state: str = "CA", upgrade: int = 10) -> Path:
     return (
-        folder / f"timeseries_individual_buildings/by_state/upgrade={upgrade}/state={state}" / f"{id}-{upgrade}.parquet"
+        folder
+        / f"timeseries_individual_buildings/by_state/upgrade={upgrade}/state={state}"
+        / f"{id}-{upgrade}.parquet"
     )
 
 
@@ -82,7 +86,9 @@ def metadata_table(layout: str, state: str, buildings: Mapping[int, str]) -> pa.
     return pa.table(table)
 
 
-def metadata_path(folder: Path, layout: str, county: str, *, state: str = "CA", upgrade: int = 10) -> Path:
+def metadata_path(
+    folder: Path, layout: str, county: str, *, state: str = "CA", upgrade: int = 10
+) -> Path:
     root = folder / "metadata_and_annual_results"
     if layout == OLD:
         name = f"{state}_upgrade{upgrade}_metadata_and_annual_results.parquet"
@@ -91,8 +97,12 @@ def metadata_path(folder: Path, layout: str, county: str, *, state: str = "CA", 
     return parent / f"{state}_{county}_upgrade{upgrade}.parquet"
 
 
-def write_metadata(folder: Path, layout: str, *, state: str, upgrade: int, buildings: Mapping[int, str]) -> None:
-    """One file per state, or one per county; in the new layout each county has a row of every building of the next."""
+def write_metadata(
+    folder: Path, layout: str, *, state: str, upgrade: int, buildings: Mapping[int, str]
+) -> None:
+    """One file per state, or one per county; in the new layout each county has a row of every
+    building of the next.
+    """
     counties = sorted(set(buildings.values()))
     for county in counties if layout == NEW else counties[:1]:
         here = {id: where for id, where in buildings.items() if layout == OLD or where == county}
@@ -105,13 +115,21 @@ def weather_path(folder: Path, county: str) -> Path:
     return folder / "weather/amy2018" / f"{county}_2018.csv"
 
 
-def write_weather(folder: Path, county: str, *, num_days: int = 8, warm_from: str = "2018-01-03T13:00") -> Path:
-    """Hour ending, in local standard time: 10 degrees before `warm_from`, 25 from there on; the wind counts hours."""
-    stamps = np.datetime64("2018-01-01T01:00", "s") + np.arange(num_days * 24) * np.timedelta64(1, "h")
+def write_weather(
+    folder: Path, county: str, *, num_days: int = 8, warm_from: str = "2018-01-03T13:00"
+) -> Path:
+    """Hour ending, in local standard time: 10 degrees before `warm_from`, 25 from there on; the
+    wind counts hours.
+    """
+    stamps = np.datetime64("2018-01-01T01:00", "s") + np.arange(num_days * 24) * np.timedelta64(
+        1, "h"
+    )
     lines = [WEATHER_HEADER]
     for hour, stamp in enumerate(stamps):
         degrees = 25.0 if stamp >= np.datetime64(warm_from) else 10.0
-        lines.append(f"{str(stamp).replace('T', ' ')},{degrees},50.0,{hour * 0.5},180.0,0.0,0.0,0.0")
+        lines.append(
+            f"{str(stamp).replace('T', ' ')},{degrees},50.0,{hour * 0.5},180.0,0.0,0.0,0.0"
+        )
     path = weather_path(folder, county)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

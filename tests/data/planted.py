@@ -10,7 +10,7 @@ from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.data.rules import Finding
 from plfl.data.sources import Loaded, load_source
-from plfl.doctor import Diagnosis, examine
+from plfl.runs.doctor import Diagnosis, examine
 
 KINDS = ("csv", "parquet", "wide.csv", "wide.parquet")
 LONG = ("csv", "parquet")
@@ -31,7 +31,9 @@ def clean(num: int = 2, days: int = 14, minutes: int = 15) -> pd.DataFrame:
     )
 
 
-def series(minutes: int, hours: float, start: str = START, *, unit: float = 1.0, seed: int = 0) -> pd.DataFrame:
+def series(
+    minutes: int, hours: float, start: str = START, *, unit: float = 1.0, seed: int = 0
+) -> pd.DataFrame:
     """One meter `a` with whole numbers (times `unit`) that never repeat a pattern."""
     num = int(hours * 60 / minutes)
     times = pd.date_range(start, periods=num, freq=f"{minutes}min", tz="UTC", unit="s")
@@ -92,7 +94,9 @@ def only(diagnosis: Diagnosis | Loaded) -> Finding:
     return diagnosis.findings[0]
 
 
-def place(path: str, row: int | None, *, client: str = "b001", time: str | None = None) -> dict[str, Any]:
+def place(
+    path: str, row: int | None, *, client: str = "b001", time: str | None = None
+) -> dict[str, Any]:
     """Where the doctor should point: row counted from 0 in the long table's first meter."""
     is_text, is_wide = path.endswith("csv"), ".wide." in path
     found = {"file": path, "column": client if is_wide else "y", "client": client, "time": time}

@@ -1,4 +1,6 @@
-"""Every fault of a series, planted at a known place: the doctor names it, counts it and points there."""
+"""Every fault of a series, planted at a known place: the doctor names it, counts it and points
+there.
+"""
 
 import re
 
@@ -6,7 +8,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data.planted import KINDS, LONG, START, clean, diagnose, drop, load, local, only, place, put, series, stamp, write
+from data.planted import (
+    KINDS,
+    LONG,
+    START,
+    clean,
+    diagnose,
+    drop,
+    load,
+    local,
+    only,
+    place,
+    put,
+    series,
+    stamp,
+    write,
+)
 from plfl.config import Config
 from plfl.errors import BadInput
 from plfl.forecast.windows import make_task
@@ -24,7 +41,11 @@ def set_y(frame, rows, value):
 @pytest.mark.parametrize("minutes", [5, 15, 60])
 def test_nothing_is_found_in_clean_data(tmp_path, kind, minutes):
     diagnosis = diagnose(write(tmp_path, clean(3, days=10, minutes=minutes), kind))
-    assert (diagnosis.findings, diagnosis.ids, diagnosis.is_usable) == ((), ("b001", "b002", "b003"), True)
+    assert (diagnosis.findings, diagnosis.ids, diagnosis.is_usable) == (
+        (),
+        ("b001", "b002", "b003"),
+        True,
+    )
 
 
 @pytest.mark.parametrize("minutes", [15, 60])
@@ -34,14 +55,17 @@ def test_nothing_is_found_in_a_year_of_many_clean_buildings(minutes):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("num", "code", "longest"), [(1, "PLF105", "15 min"), (4, "PLF105", "1 h"), (5, "PLF106", "1.25 h")]
+    ("num", "code", "longest"),
+    [(1, "PLF105", "15 min"), (4, "PLF105", "1 h"), (5, "PLF106", "1.25 h")],
 )
 def test_a_gap_is_short_up_to_one_hour(tmp_path, kind, num, code, longest):
     path = write(tmp_path, drop(clean(), *range(500, 500 + num)), kind)
     finding = only(diagnose(path))
     assert (finding.code, finding.count) == (code, 1)
     assert finding.detail == f"1 gap, {num} reading{'s' * (num > 1)} missing, the longest {longest}"
-    row = 500 if "wide" in kind else None  # there the cell is empty, in a long table the row is not there
+    row = (
+        500 if "wide" in kind else None
+    )  # there the cell is empty, in a long table the row is not there
     assert finding.to_dict()["place"] == place(path, row, time=stamp(500))
 
 
@@ -65,7 +89,10 @@ def test_several_gaps_are_counted_and_the_first_of_each_kind_is_shown(tmp_path):
 
 def test_what_lies_before_the_first_and_after_the_last_reading_is_no_gap(tmp_path):
     frame = clean()
-    assert diagnose(write(tmp_path, drop(frame, *range(300), *range(1300, 1344)), "wide.csv")).findings == ()
+    assert (
+        diagnose(write(tmp_path, drop(frame, *range(300), *range(1300, 1344)), "wide.csv")).findings
+        == ()
+    )
 
 
 def test_a_short_gap_is_filled_in_the_inputs_and_never_a_target(tmp_path):
@@ -74,7 +101,9 @@ def test_a_short_gap_is_filled_in_the_inputs_and_never_a_target(tmp_path):
     targets = task.origins["train"][0] + task.horizon
     assert np.isnan(loaded.panel.load[0, 500:502]).all()  # flagged: the panel itself is not filled
     assert not set(targets) & {500, 501}
-    assert set(range(502, 514)) <= set(task.origins["train"][0])  # windows that reach over the gap exist
+    assert set(range(502, 514)) <= set(
+        task.origins["train"][0]
+    )  # windows that reach over the gap exist
     assert [f.code for f in task.findings] == ["PLF105"]
 
 
@@ -96,7 +125,9 @@ def test_max_gap_decides_what_is_short(tmp_path, max_gap):
 @pytest.mark.parametrize("kind", LONG)
 def test_copies_are_merged_and_counted(tmp_path, kind):
     frame = clean()
-    path = write(tmp_path, pd.concat([frame, frame[700:703], frame[701:702]], ignore_index=True), kind)
+    path = write(
+        tmp_path, pd.concat([frame, frame[700:703], frame[701:702]], ignore_index=True), kind
+    )
     finding = only(diagnose(path))
     assert (finding.code, finding.count) == ("PLF103", 4)
     assert finding.to_dict()["place"] == place(path, len(frame), time=stamp(700))
@@ -120,15 +151,21 @@ def test_conflicting_readings_refuse_the_client_and_the_first_is_shown(tmp_path,
 def test_duplicates_says_which_of_several_values_counts(tmp_path, how, value):
     frame = series(15, 24)
     extra = [put(frame[50:51].reset_index(drop=True), 0, y=y) for y in (10.0, 20.0, 30.0, 40.0)]
-    path = write(tmp_path, pd.concat([drop(frame, 50), *extra], ignore_index=True).astype({"y": float}))
+    path = write(
+        tmp_path, pd.concat([drop(frame, 50), *extra], ignore_index=True).astype({"y": float})
+    )
     loaded = load(path, duplicates=how)
     assert (loaded.findings, loaded.panel.load[0, 50]) == ((), value)
 
 
 def test_the_covariates_of_a_duplicate_are_those_of_the_chosen_row(tmp_path):
     frame = series(15, 24).assign(temperature=20.0)
-    path = write(tmp_path, pd.concat([frame, frame[50:51].assign(y=5.0, temperature=9.0)], ignore_index=True))
-    chosen = {how: load(path, duplicates=how).panel.covariates[0, 50, 0] for how in ("first", "last")}
+    path = write(
+        tmp_path, pd.concat([frame, frame[50:51].assign(y=5.0, temperature=9.0)], ignore_index=True)
+    )
+    chosen = {
+        how: load(path, duplicates=how).panel.covariates[0, 50, 0] for how in ("first", "last")
+    }
     assert chosen == {"first": 20, "last": 9}
 
 
@@ -162,7 +199,9 @@ def test_a_home_with_solar_is_read_as_it_is_once_it_has_exported_ten_times(tmp_p
         ("PLF211", len(noon) - 9, "noted"),
     ]
     assert diagnosis.findings[1].detail == f"{len(noon) - 9} readings, the lowest -{len(noon)} kWh"
-    assert diagnosis.findings[1].to_dict()["place"] == place(path, int(noon[9]), time=stamp(noon[9]))
+    assert diagnosis.findings[1].to_dict()["place"] == place(
+        path, int(noon[9]), time=stamp(noon[9])
+    )
     np.testing.assert_array_equal(diagnosis.panel.load[0, noon[9:]], frame.y[noon[9:]])
 
 
@@ -195,11 +234,17 @@ def test_a_load_that_really_has_such_peaks_can_be_kept(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("value", "shown"), [(np.inf, "infinite"), (-np.inf, "infinite"), (3e15, "3e+15")])
+@pytest.mark.parametrize(
+    ("value", "shown"), [(np.inf, "infinite"), (-np.inf, "infinite"), (3e15, "3e+15")]
+)
 def test_infinite_and_absurd_readings_refuse_the_client(tmp_path, kind, value, shown):
     path = write(tmp_path, set_y(clean(), [800, 950], value), kind)
     finding = only(diagnose(path))
-    assert (finding.code, finding.count, finding.detail) == ("PLF202", 2, f"2 readings, the first {shown}")
+    assert (finding.code, finding.count, finding.detail) == (
+        "PLF202",
+        2,
+        f"2 readings, the first {shown}",
+    )
     assert finding.to_dict()["place"] == place(path, 800, time=stamp(800))
 
 
@@ -210,13 +255,23 @@ def test_an_infinite_covariate_is_found_in_its_own_column(tmp_path, kind):
     path = write(tmp_path, frame, kind)
     finding = only(diagnose(path))
     assert (finding.code, finding.count, finding.client) == ("PLF202", 1, "b001")
-    assert finding.to_dict()["place"] == place(path, 800, time=stamp(800)) | {"column": "temperature"}
+    assert finding.to_dict()["place"] == place(path, 800, time=stamp(800)) | {
+        "column": "temperature"
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("minutes", "factor"), [(15, 1000), (15, 1 / 1000), (15, 250), (60, 1000), (5, 12_000)])
-def test_a_change_of_unit_is_found_at_its_reading_and_undone_a_week_later(tmp_path, kind, minutes, factor):
-    frame, at, per_day = clean(2, days=28, minutes=minutes), (15 * 24 * 60 + 600) // minutes, 24 * 60 // minutes
+@pytest.mark.parametrize(
+    ("minutes", "factor"), [(15, 1000), (15, 1 / 1000), (15, 250), (60, 1000), (5, 12_000)]
+)
+def test_a_change_of_unit_is_found_at_its_reading_and_undone_a_week_later(
+    tmp_path, kind, minutes, factor
+):
+    frame, at, per_day = (
+        clean(2, days=28, minutes=minutes),
+        (15 * 24 * 60 + 600) // minutes,
+        24 * 60 // minutes,
+    )
     unchanged = frame.y.to_numpy(np.float32).reshape(2, -1)
     frame.loc[at : len(frame) // 2 - 1, "y"] *= factor
     path = write(tmp_path, frame, kind)
@@ -224,9 +279,14 @@ def test_a_change_of_unit_is_found_at_its_reading_and_undone_a_week_later(tmp_pa
     seen = 23 * per_day
     finding = diagnosis.findings[0]
     assert (finding.code, finding.count, finding.rule.level) == ("PLF205", 1, "repaired")
-    assert finding.detail == f"all values x {factor:.4g} at {stamp(at, minutes)}; undone from {stamp(seen, minutes)} on"
+    assert (
+        finding.detail
+        == f"all values x {factor:.4g} at {stamp(at, minutes)}; undone from {stamp(seen, minutes)} on"
+    )
     assert finding.to_dict()["place"] == place(path, at, time=stamp(at, minutes))
-    assert {f.code for f in diagnosis.findings[1:]} <= {"PLF209"}  # what was far too large until it was undone
+    assert {f.code for f in diagnosis.findings[1:]} <= {
+        "PLF209"
+    }  # what was far too large until it was undone
     assert diagnosis.ids == ("b001", "b002")
     np.testing.assert_array_equal(diagnosis.panel.load[0, :at], unchanged[0, :at])
     np.testing.assert_allclose(diagnosis.panel.load[0, seen:], unchanged[0, seen:], rtol=1e-6)
@@ -245,7 +305,9 @@ def test_a_stretch_in_another_unit_is_two_changes(tmp_path):
         f"all values x 1000 at {stamp(14 * PER_DAY)}, x 0.001 at {stamp(28 * PER_DAY)}; "
         f"undone from {stamp(21 * PER_DAY)} on"
     )
-    np.testing.assert_allclose(diagnosis.panel.load[0, 35 * PER_DAY :], unchanged[35 * PER_DAY :], rtol=1e-6)
+    np.testing.assert_allclose(
+        diagnosis.panel.load[0, 35 * PER_DAY :], unchanged[35 * PER_DAY :], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -259,7 +321,9 @@ def test_a_change_of_level_is_noted_and_changes_nothing(tmp_path, kind, minutes,
     assert (finding.code, finding.count, finding.rule.level) == ("PLF210", 1, "noted")
     assert re.fullmatch(rf"all values x [\d.]+ at {stamp(at, minutes)}", finding.detail)
     assert finding.to_dict()["place"] == place(path, at, time=stamp(at, minutes))
-    np.testing.assert_array_equal(diagnosis.panel.load[0], frame.y[: len(frame) // 2].astype(np.float32))
+    np.testing.assert_array_equal(
+        diagnosis.panel.load[0], frame.y[: len(frame) // 2].astype(np.float32)
+    )
 
 
 def test_a_change_of_unit_can_be_overruled(tmp_path):
@@ -304,7 +368,10 @@ def test_a_register_that_is_reset_loses_that_interval_only(tmp_path):
     frame.loc[100:, "y"] -= frame.y[100] - 7
     path = write(tmp_path, frame)
     loaded = load(path, cumulative=True)
-    assert [(f.code, f.count, f.place.row) for f in loaded.findings] == [("PLF208", 1, 101), ("PLF105", 1, 100)]
+    assert [(f.code, f.count, f.place.row) for f in loaded.findings] == [
+        ("PLF208", 1, 101),
+        ("PLF105", 1, 100),
+    ]
     expected = series(15, 48).y.to_numpy().copy()
     expected[99] = np.nan
     np.testing.assert_array_equal(loaded.panel.load[0], expected)
@@ -319,7 +386,9 @@ def test_the_energy_of_a_gap_in_a_register_belongs_to_no_interval(tmp_path):
 
 
 def test_a_register_of_power_is_refused(tmp_path):
-    with pytest.raises(BadInput, match=r"cumulative = true needs a unit of energy \(Wh, kWh, MWh\), not kW"):
+    with pytest.raises(
+        BadInput, match=r"cumulative = true needs a unit of energy \(Wh, kWh, MWh\), not kW"
+    ):
         load(write(tmp_path, as_register(series(15, 24))), cumulative=True, unit="kW")
 
 
@@ -336,18 +405,28 @@ def test_a_constant_meter_is_never_trained_on(tmp_path, kind, value):
     path = write(tmp_path, set_y(clean(), range(1344), value), kind)
     diagnosis = diagnose(path)
     finding = only(diagnosis)
-    assert (finding.code, finding.count, finding.detail) == ("PLF206", 1344, f"always {value:g} kWh")
+    assert (finding.code, finding.count, finding.detail) == (
+        "PLF206",
+        1344,
+        f"always {value:g} kWh",
+    )
     assert finding.to_dict()["place"] == place(path, 0, time=stamp(0))
     assert diagnosis.ids == ("b002",)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("num", "is_stuck"), [(191, False), (192, True), (300, True)])
-def test_readings_of_a_meter_that_is_stuck_for_two_days_count_as_missing(tmp_path, kind, num, is_stuck):
+def test_readings_of_a_meter_that_is_stuck_for_two_days_count_as_missing(
+    tmp_path, kind, num, is_stuck
+):
     path = write(tmp_path, set_y(clean(), range(400, 400 + num), 7.0), kind)
     diagnosis = diagnose(path)
-    # the first two days are known to be wrong when they have passed, and no forecast was made with that
-    assert np.flatnonzero(np.isnan(diagnosis.panel.load[0])).tolist() == [*range(591, 400 + num)] * is_stuck
+    # the first two days are known to be wrong when they have passed, and no forecast was made with
+    # that
+    assert (
+        np.flatnonzero(np.isnan(diagnosis.panel.load[0])).tolist()
+        == [*range(591, 400 + num)] * is_stuck
+    )
     if is_stuck:
         finding = only(diagnosis)
         assert (finding.code, finding.count) == ("PLF207", 1)
@@ -378,7 +457,11 @@ def test_a_holiday_home_that_is_left_without_load_again_and_again_is_not_stuck(t
     frame = clean(1, days=56)
     frame.loc[frame.index // PER_DAY % 14 >= 6, "y"] = 0.0
     finding = only(diagnosis := diagnose(write(tmp_path, frame)))
-    assert (finding.code, finding.count, finding.detail) == ("PLF207", 1, "1 stretch of one value, up to 192 h")
+    assert (finding.code, finding.count, finding.detail) == (
+        "PLF207",
+        1,
+        "1 stretch of one value, up to 192 h",
+    )
     assert np.isnan(diagnosis.panel.load[0]).sum() == 8 * PER_DAY - 191
     assert diagnosis.ids == ("b001",)
 
@@ -422,11 +505,16 @@ def test_the_interval_is_detected(tmp_path, minutes, kind):
     np.testing.assert_array_equal(loaded.panel.load[0], frame.y)
 
 
-@pytest.mark.parametrize(("minutes", "interval"), [(5, "15min"), (5, "1h"), (15, "1h"), (15, "30min"), (30, "1d")])
+@pytest.mark.parametrize(
+    ("minutes", "interval"), [(5, "15min"), (5, "1h"), (15, "1h"), (15, "30min"), (30, "1d")]
+)
 def test_energy_is_added_up_to_the_interval_that_is_asked_for(tmp_path, minutes, interval):
     frame = series(minutes, 48, unit=0.25)
     panel = load(write(tmp_path, frame), interval=interval, timezone="Etc/GMT+6").panel
-    ratio = int(pd.Timedelta(interval.upper() if interval == "1d" else interval) / pd.Timedelta(minutes=minutes))
+    ratio = int(
+        pd.Timedelta(interval.upper() if interval == "1d" else interval)
+        / pd.Timedelta(minutes=minutes)
+    )
     np.testing.assert_array_equal(panel.load[0], frame.y.to_numpy().reshape(-1, ratio).sum(1))
     assert panel.load.sum(dtype=float) == frame.y.sum()
 
@@ -444,7 +532,9 @@ def test_power_is_averaged(tmp_path, unit, to_kw, interval):
 @pytest.mark.parametrize(("unit", "factor"), [("Wh", 1e-3), ("kWh", 1), ("MWh", 1e3)])
 def test_units_of_energy_are_converted_to_kwh(tmp_path, unit, factor):
     frame = series(15, 24)
-    np.testing.assert_allclose(load(write(tmp_path, frame), unit=unit).panel.load[0], frame.y * factor, rtol=1e-6)
+    np.testing.assert_allclose(
+        load(write(tmp_path, frame), unit=unit).panel.load[0], frame.y * factor, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("lost", [0, 1, 5])
@@ -454,10 +544,15 @@ def test_an_hour_with_a_missing_quarter_is_missing(tmp_path, lost):
 
 
 def two_resolutions(first: int, second: int, *, is_end: bool):
-    """Two days at one resolution, then two at another; stamps at the start or at the end of the intervals."""
+    """Two days at one resolution, then two at another; stamps at the start or at the end of the
+    intervals.
+    """
     parts = [series(first, 48), series(second, 48, "2018-01-03T06:00", unit=2.0)]
     if is_end:
-        parts = [p.assign(ds=p.ds + pd.Timedelta(minutes=m)) for p, m in zip(parts, (first, second), strict=True)]
+        parts = [
+            p.assign(ds=p.ds + pd.Timedelta(minutes=m))
+            for p, m in zip(parts, (first, second), strict=True)
+        ]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -470,7 +565,10 @@ def test_mixed_resolution_is_added_up_to_the_coarser_one(tmp_path, first, second
     loaded = load(path, stamps=stamps)
     finding, panel, num = only(loaded), loaded.panel, 48 * 60 // first
     assert (finding.code, finding.count, finding.place.row) == ("PLF107", 1, num + 1)
-    assert (str(panel.start), panel.interval) == (f"{START}:00", np.timedelta64(max(first, second), "m"))
+    assert (str(panel.start), panel.interval) == (
+        f"{START}:00",
+        np.timedelta64(max(first, second), "m"),
+    )
     assert panel.load.sum(dtype=float) == frame.y.sum()
     half = panel.num_times // 2
     assert panel.load[0, :half].sum(dtype=float) == frame.y[:num].sum()
@@ -479,7 +577,8 @@ def test_mixed_resolution_is_added_up_to_the_coarser_one(tmp_path, first, second
 @pytest.mark.parametrize("stamps", ["start", "end"])
 @pytest.mark.parametrize("begin", [20, 100, 120])
 def test_a_gap_as_long_as_the_coarser_interval_is_no_interval(tmp_path, stamps, begin):
-    # three quarters missing leave a step of one hour, the length of the intervals of the second part
+    # three quarters missing leave a step of one hour, the length of the intervals of the second
+    # part
     frame = two_resolutions(15, 60, is_end=stamps == "end")
     more = series(60, 600, "2018-01-05T07:00" if stamps == "end" else "2018-01-05T06:00")
     longer = pd.concat([frame, more], ignore_index=True)
@@ -512,13 +611,18 @@ def test_intervals_that_do_not_divide_a_day_are_refused(tmp_path, minutes, kind)
 def test_resolutions_that_do_not_fit_into_each_other_are_refused(tmp_path):
     frame = pd.concat([series(10, 48), series(15, 48, "2018-01-03T06:00")], ignore_index=True)
     finding = only(load(write(tmp_path, frame)))
-    assert (finding.code, finding.detail) == ("PLF108", "intervals of 10 min and 15 min do not fit into each other")
+    assert (finding.code, finding.detail) == (
+        "PLF108",
+        "intervals of 10 min and 15 min do not fit into each other",
+    )
 
 
 def test_stamps_without_any_order_are_refused(tmp_path):
     rng = np.random.default_rng(0)
     frame = series(15, 48)
-    frame["ds"] = frame.ds.iloc[0] + pd.to_timedelta(np.sort(rng.integers(0, 172_800, len(frame))), unit="s")
+    frame["ds"] = frame.ds.iloc[0] + pd.to_timedelta(
+        np.sort(rng.integers(0, 172_800, len(frame))), unit="s"
+    )
     assert "PLF108" in {f.code for f in load(write(tmp_path, frame)).findings}
 
 
@@ -526,7 +630,9 @@ def test_stamps_without_any_order_are_refused(tmp_path):
 @pytest.mark.parametrize("shift", [-1, 40, -89])
 def test_stamps_a_little_beside_the_grid_are_moved(tmp_path, kind, shift):
     frame = clean()
-    moved = frame.ds.where(~frame.index.isin([600, 601, 800]), frame.ds + pd.Timedelta(seconds=shift))
+    moved = frame.ds.where(
+        ~frame.index.isin([600, 601, 800]), frame.ds + pd.Timedelta(seconds=shift)
+    )
     path = write(tmp_path, frame.assign(ds=moved), kind)
     loaded = load(path)
     finding = next(f for f in loaded.findings if f.code == "PLF113")
@@ -545,8 +651,14 @@ def test_a_stamp_far_beside_the_grid_refuses_the_client(tmp_path):
 
 
 @pytest.mark.parametrize("kind", LONG)
-def test_a_meter_coarser_than_the_others_is_refused_until_that_interval_is_asked_for(tmp_path, kind):
-    frames = [series(15, 48), series(15, 48, seed=1).assign(unique_id="b"), series(60, 48).assign(unique_id="c")]
+def test_a_meter_coarser_than_the_others_is_refused_until_that_interval_is_asked_for(
+    tmp_path, kind
+):
+    frames = [
+        series(15, 48),
+        series(15, 48, seed=1).assign(unique_id="b"),
+        series(60, 48).assign(unique_id="c"),
+    ]
     path = write(tmp_path, pd.concat(frames, ignore_index=True), kind)
     diagnosis = diagnose(path)
     finding = only(diagnosis)
@@ -566,7 +678,9 @@ def test_a_meter_whose_intervals_begin_at_other_minutes_is_refused(tmp_path):
 
 @pytest.mark.parametrize("interval", ["7h", "2d", "60", "50min"])
 def test_an_interval_that_does_not_divide_a_day_is_refused(tmp_path, interval):
-    with pytest.raises(BadInput, match=rf"interval = '{interval}' is no duration that divides a day; write 15min"):
+    with pytest.raises(
+        BadInput, match=rf"interval = '{interval}' is no duration that divides a day; write 15min"
+    ):
         load(write(tmp_path, series(15, 48)), interval=interval)
 
 
@@ -604,7 +718,9 @@ def test_a_year_of_local_stamps_in_a_file_is_the_year_in_utc(tmp_path, zone, kin
 
 
 def test_hourly_weather_beside_quarters_is_averaged_over_what_is_known(tmp_path):
-    frame = series(15, 24).assign(temperature=np.where(np.arange(96) % 4 == 0, np.arange(96) / 4, np.nan))
+    frame = series(15, 24).assign(
+        temperature=np.where(np.arange(96) % 4 == 0, np.arange(96) / 4, np.nan)
+    )
     panel = load(write(tmp_path, frame), interval="1h").panel
     np.testing.assert_array_equal(panel.covariates[0, :, 0], np.arange(24))
 
@@ -619,4 +735,8 @@ def test_a_row_with_weather_and_no_reading_keeps_the_weather(tmp_path):
 def test_one_stamp_centuries_away_is_named(tmp_path):
     frame = put(series(15, 48), 0, ds="1901-01-01 00:00:00+00:00")
     finding = only(load(write(tmp_path, frame)))
-    assert (finding.code, finding.place.row, finding.place.time) == ("PLF108", 1, "1901-01-01T00:00:00Z")
+    assert (finding.code, finding.place.row, finding.place.time) == (
+        "PLF108",
+        1,
+        "1901-01-01T00:00:00Z",
+    )

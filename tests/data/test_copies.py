@@ -12,7 +12,9 @@ from plfl.data.copies import find_copies
 from plfl.data.generated import generate
 from plfl.data.sources import load_frame, load_sources
 
-PANEL = replace(generate(12, days=60, minutes=60, seed=3), ids=tuple(f"b{k:03}" for k in range(1, 13)))
+PANEL = replace(
+    generate(12, days=60, minutes=60, seed=3), ids=tuple(f"b{k:03}" for k in range(1, 13))
+)
 
 
 def with_load(**rows):
@@ -34,7 +36,9 @@ def test_clean_meters_are_no_copies():
 
 def test_an_exact_copy_is_named_with_its_original():
     copied = found(with_load(b007=lambda load: load[2], b011=lambda load: load[2]))
-    assert copied == dict.fromkeys(("b007", "b011"), "its 1,440 readings are those of client 'b003'")
+    assert copied == dict.fromkeys(
+        ("b007", "b011"), "its 1,440 readings are those of client 'b003'"
+    )
 
 
 def test_a_copy_is_noted_in_one_line_with_the_way_out(tmp_path):
@@ -53,7 +57,9 @@ def test_a_copy_in_another_unit_with_an_offset_and_noise_is_named_with_its_scale
     noise = np.random.default_rng(0).normal(0, 1e-3, 1440)
     panel = with_load(b007=lambda load: factor * (load[2] * (1 + noise) + 5))
     [detail] = found(panel).values()
-    said = re.fullmatch(r"1,440 readings with a correlation of 0\.9999\d\d \(x (.+)\) to client 'b003'", detail)
+    said = re.fullmatch(
+        r"1,440 readings with a correlation of 0\.9999\d\d \(x (.+)\) to client 'b003'", detail
+    )
     assert float(said[1]) == pytest.approx(factor, rel=1e-3)
 
 
@@ -61,7 +67,9 @@ def test_a_copy_in_another_unit_with_an_offset_and_noise_is_named_with_its_scale
 def test_gaps_hide_no_copy(share):
     is_lost = np.random.default_rng(1).random(1440) < share
     panel = with_load(b007=lambda load: np.where(is_lost, np.nan, load[2]))
-    assert found(panel) == {"b007": f"its {1440 - is_lost.sum():,} readings are those of client 'b003'"}
+    assert found(panel) == {
+        "b007": f"its {1440 - is_lost.sum():,} readings are those of client 'b003'"
+    }
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.2])
@@ -96,12 +104,17 @@ def test_copies_in_two_sources_are_found(tmp_path):
     paths = [write(first, frame), write(second, frame.assign(unique_id="other"))]
     config = Config(timezone="America/Chicago")
     assert [finding.client for finding in load_sources(paths, config).findings] == ["other"]
-    assert [finding.code for finding in load_frame(with_load(b007=lambda load: load[2]), config).findings] == ["PLF212"]
+    assert [
+        finding.code
+        for finding in load_frame(with_load(b007=lambda load: load[2]), config).findings
+    ] == ["PLF212"]
 
 
 def test_a_panel_of_copies_alone_is_compared_in_no_time():
     # each with the first one only; not all pairs
-    load = np.repeat(PANEL.load[:1], 3000, axis=0) * np.linspace(1, 2, 3000)[:, None].astype(np.float32)
+    load = np.repeat(PANEL.load[:1], 3000, axis=0) * np.linspace(1, 2, 3000)[:, None].astype(
+        np.float32
+    )
     ids = tuple(f"m{k:04}" for k in range(3000))
     empty = np.zeros((3000, 1440, 0), np.float32), (), np.zeros((3000, 0), np.float32), ()
     panel = type(PANEL)(ids, PANEL.start, PANEL.interval, load, *empty, ("UTC",) * 3000)

@@ -1,4 +1,6 @@
-"""What the detectors see in values alone: all of what was planted, and nothing in a load that only changes."""
+"""What the detectors see in values alone: all of what was planted, and nothing in a load that only
+changes.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,10 @@ from plfl.data.detectors import (
 )
 from plfl.data.generated import generate
 
-LOADS = {minutes: generate(12, days=60, minutes=minutes, seed=3).load.astype(float) for minutes in (5, 15, 30, 60)}
+LOADS = {
+    minutes: generate(12, days=60, minutes=minutes, seed=3).load.astype(float)
+    for minutes in (5, 15, 30, 60)
+}
 
 
 def multiplied(load, at, factor, end=None):
@@ -28,7 +33,9 @@ def multiplied(load, at, factor, end=None):
 
 
 def units(load, per_day):
-    return [(change.at, pytest.approx(change.factor)) for change in find_changes(load, per_day).units]
+    return [
+        (change.at, pytest.approx(change.factor)) for change in find_changes(load, per_day).units
+    ]
 
 
 @pytest.mark.parametrize("minutes", LOADS)
@@ -48,7 +55,10 @@ def test_a_small_factor_is_a_change_of_level_since_a_load_may_do_that(minutes, f
         at = int(rng.integers(8 * per_day, 30 * per_day))
         changes = find_changes(multiplied(load, at, factor), per_day)
         assert changes.units == []
-        assert all(abs(each.at - at) <= per_day and 0.7 < each.factor / factor < 1.5 for each in changes.levels)
+        assert all(
+            abs(each.at - at) <= per_day and 0.7 < each.factor / factor < 1.5
+            for each in changes.levels
+        )
         num_found += len(changes.levels) == 1
     assert num_found >= 10
 
@@ -67,7 +77,9 @@ def test_a_change_beside_a_gap_is_found_at_the_first_reading_after_it(gap):
     assert 3000 - gap <= change.at <= 3000
 
 
-@pytest.mark.parametrize(("day", "is_found"), [(2, False), (5, True), (53, True), (54, False), (58, False)])
+@pytest.mark.parametrize(
+    ("day", "is_found"), [(2, False), (5, True), (53, True), (54, False), (58, False)]
+)
 def test_a_change_of_unit_has_days_before_it_and_lasts_for_a_week(day, is_found):
     load = multiplied(LOADS[15][4], day * 96, 1000)
     assert units(load, 96) == [(day * 96, 1000)] * is_found
@@ -84,7 +96,10 @@ def test_days_in_another_unit_are_no_change(num_days):
 def test_the_way_back_is_found_too(factor, num_days):
     for load in LOADS[60]:
         load = multiplied(load, 10 * 24 + 7, factor, (10 + num_days) * 24 + 7)
-        assert units(load, 24) == [(10 * 24 + 7, factor), (pytest.approx((10 + num_days) * 24 + 7, abs=12), 1 / factor)]
+        assert units(load, 24) == [
+            (10 * 24 + 7, factor),
+            (pytest.approx((10 + num_days) * 24 + 7, abs=12), 1 / factor),
+        ]
 
 
 @pytest.mark.parametrize("factor", [0.5, 2, 10, 1 / 10, 30, 100])
@@ -114,7 +129,9 @@ def test_a_school_that_closes_for_the_summer_changes_no_unit_and_no_level():
 def test_a_building_that_is_left_with_a_thousandth_of_its_load_changes_no_unit(left):
     # what remains has no days and nights
     load = LOADS[15][0].copy()
-    load[3000:] = load[:3000].mean() * left * np.random.default_rng(0).uniform(0.9, 1.1, len(load) - 3000)
+    load[3000:] = (
+        load[:3000].mean() * left * np.random.default_rng(0).uniform(0.9, 1.1, len(load) - 3000)
+    )
     assert find_changes(load, 96) == ([], [])
 
 
@@ -247,7 +264,9 @@ def test_a_counter_that_is_reset_once_is_a_register():
     assert is_register(np.where(np.arange(3000) < 2000, counter, counter - counter[2000]))
 
 
-@pytest.mark.parametrize("values", [np.full(500, 3.0), np.arange(40), np.r_[np.zeros(300), np.ones(200)]])
+@pytest.mark.parametrize(
+    "values", [np.full(500, 3.0), np.arange(40), np.r_[np.zeros(300), np.ones(200)]]
+)
 def test_constant_short_and_stepping_series_are_no_registers(values):
     assert not is_register(values)
 

@@ -38,12 +38,16 @@ def test_every_reading_is_finite_and_positive(minutes):
 def test_areas_and_wind_are_positive_and_windows_smaller_than_walls(year):
     assert (year.statics > 0).all()
     assert (year.covariates[:, :, year.covariate_names.index("wind_speed")] > 0).all()
-    walls, windows = (year.statics[:, year.static_names.index(name)] for name in ("wall_area", "window_area"))
+    walls, windows = (
+        year.statics[:, year.static_names.index(name)] for name in ("wall_area", "window_area")
+    )
     assert (windows < walls).all()
 
 
 def test_loads_are_energy_per_interval():
-    quarter, hour = (generate(20, days=28, minutes=minutes).load.mean(axis=1) for minutes in (15, 60))
+    quarter, hour = (
+        generate(20, days=28, minutes=minutes).load.mean(axis=1) for minutes in (15, 60)
+    )
     assert 3.5 < np.median(hour / quarter) < 4.5
 
 

@@ -13,14 +13,22 @@ def hours(begin: str, num_days: int) -> np.ndarray:
 
 def holidays_in(zone: str, year: int, which: str = "auto") -> set[str]:
     """Local dates whose noon is flagged."""
-    noons = np.arange(f"{year}-01-01", f"{year + 1}-01-01", dtype="datetime64[D]") + np.timedelta64(12, "h")
+    noons = np.arange(f"{year}-01-01", f"{year + 1}-01-01", dtype="datetime64[D]") + np.timedelta64(
+        12, "h"
+    )
     utc = noons.astype("datetime64[s]")  # noon in UTC is the same date from UTC-11 to UTC+11
     return {str(date)[5:10] for date in utc[holiday_flags(zone, utc, which) > 0]}
 
 
 @pytest.mark.parametrize(
     ("zone", "country"),
-    [("America/Chicago", "US"), ("Europe/Berlin", "DE"), ("Asia/Kolkata", "IN"), ("UTC", None), ("Etc/GMT+6", None)],
+    [
+        ("America/Chicago", "US"),
+        ("Europe/Berlin", "DE"),
+        ("Asia/Kolkata", "IN"),
+        ("UTC", None),
+        ("Etc/GMT+6", None),
+    ],
 )
 def test_the_country_is_that_of_the_zone(zone, country):
     assert find_country(zone) == country
@@ -37,21 +45,29 @@ def test_the_holidays_are_those_of_the_zones_country():
 def test_a_country_and_a_part_of_one_can_be_named():
     assert holidays_in("Europe/Berlin", 2018, "US") == holidays_in("America/Chicago", 2018)
     own = holidays_in("Europe/Berlin", 2018, "DE-BY") - holidays_in("Europe/Berlin", 2018)
-    assert {"01-06", "08-15", "11-01"} & own == {"01-06", "11-01"}  # Assumption is not one in all of Bavaria
+    assert {"01-06", "08-15", "11-01"} & own == {
+        "01-06",
+        "11-01",
+    }  # Assumption is not one in all of Bavaria
 
 
-@pytest.mark.parametrize(("zone", "which"), [("America/Chicago", "none"), ("UTC", "auto"), ("Etc/GMT+6", "auto")])
+@pytest.mark.parametrize(
+    ("zone", "which"), [("America/Chicago", "none"), ("UTC", "auto"), ("Etc/GMT+6", "auto")]
+)
 def test_without_a_country_there_are_no_holidays(zone, which):
     assert holidays_in(zone, 2018, which) == set()
 
 
 @pytest.mark.parametrize(
-    ("zone", "first"), [("America/New_York", 4), ("America/Los_Angeles", 7), ("Europe/Berlin", None)]
+    ("zone", "first"),
+    [("America/New_York", 4), ("America/Los_Angeles", 7), ("Europe/Berlin", None)],
 )
 def test_a_holiday_is_a_whole_local_day(zone, first):
     flags = holiday_flags(zone, hours("2018-07-04T00:00", 2), "auto")
     assert flags.dtype == np.float32
-    assert np.flatnonzero(flags).tolist() == ([] if first is None else list(range(first, first + 24)))
+    assert np.flatnonzero(flags).tolist() == (
+        [] if first is None else list(range(first, first + 24))
+    )
 
 
 def test_years_are_those_of_the_local_date():
@@ -62,5 +78,8 @@ def test_years_are_those_of_the_local_date():
 
 @pytest.mark.parametrize("which", ["ZZ", "US-ZZ", "Germany please"])
 def test_a_place_without_known_holidays_is_refused_with_the_way_out(which):
-    with pytest.raises(BadInput, match=rf"holidays = '{which}': .*; write a country such as US or US-CA, auto or none"):
+    with pytest.raises(
+        BadInput,
+        match=rf"holidays = '{which}': .*; write a country such as US or US-CA, auto or none",
+    ):
         holiday_flags("UTC", hours("2018-01-01", 1), which)

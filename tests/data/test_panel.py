@@ -12,7 +12,9 @@ from plfl.data.zones import load_zone
 from plfl.errors import BadInput
 
 
-def make_panel(*ids: str, start: str = "2018-01-01T00:00", minutes: int = 15, num_times: int = 6, **changes) -> Panel:
+def make_panel(
+    *ids: str, start: str = "2018-01-01T00:00", minutes: int = 15, num_times: int = 6, **changes
+) -> Panel:
     """Distinct numbers everywhere, so that a misplaced one is seen."""
     num = len(ids)
     panel = Panel(
@@ -20,7 +22,8 @@ def make_panel(*ids: str, start: str = "2018-01-01T00:00", minutes: int = 15, nu
         start=np.datetime64(start, "s"),
         interval=np.timedelta64(minutes, "m"),
         load=np.arange(num * num_times, dtype=np.float32).reshape(num, num_times) + 1,
-        covariates=np.arange(num * num_times * 2, dtype=np.float32).reshape(num, num_times, 2) + 1000,
+        covariates=np.arange(num * num_times * 2, dtype=np.float32).reshape(num, num_times, 2)
+        + 1000,
         covariate_names=("temperature", "wind_speed"),
         statics=np.arange(num, dtype=np.float32)[:, None] + 5000,
         static_names=("floor_area",),
@@ -41,7 +44,11 @@ def test_infinite_values_are_refused():
 
 def test_times_are_the_beginnings_of_the_intervals():
     times = make_panel("a", minutes=30, num_times=3).times()
-    assert [str(time) for time in times] == ["2018-01-01T00:00:00", "2018-01-01T00:30:00", "2018-01-01T01:00:00"]
+    assert [str(time) for time in times] == [
+        "2018-01-01T00:00:00",
+        "2018-01-01T00:30:00",
+        "2018-01-01T01:00:00",
+    ]
 
 
 def test_take_keeps_every_client_with_its_own_facts():
@@ -71,7 +78,9 @@ def test_the_fingerprint_changes_with_any_single_value(name, data):
     panel = make_panel("a", "b")
     values = getattr(panel, name).copy()
     index = data.draw(st.integers(0, values.size - 1))
-    values.flat[index] = data.draw(st.sampled_from([np.nan, 0, np.nextafter(values.flat[index], np.float32(1e9))]))
+    values.flat[index] = data.draw(
+        st.sampled_from([np.nan, 0, np.nextafter(values.flat[index], np.float32(1e9))])
+    )
     assert replace(panel, **{name: values}).fingerprint() != panel.fingerprint()
 
 
@@ -103,19 +112,30 @@ def test_a_panel_without_covariates_and_statics_has_a_fingerprint():
 
 @pytest.mark.parametrize("minutes", [15, 30, 60])
 @pytest.mark.parametrize(
-    "zone", ["America/Los_Angeles", "Asia/Kolkata", "Asia/Kathmandu", "Australia/Lord_Howe", "Pacific/Auckland", "UTC"]
+    "zone",
+    [
+        "America/Los_Angeles",
+        "Asia/Kolkata",
+        "Asia/Kathmandu",
+        "Australia/Lord_Howe",
+        "Pacific/Auckland",
+        "UTC",
+    ],
 )
 def test_the_calendar_is_that_of_zoneinfo_all_year(zone, minutes):
     panel = make_panel("a", minutes=minutes, num_times=366 * 24 * 60 // minutes, zones=(zone,))
     _, time_of_day, weekday = local_calendar(panel)
     info = ZoneInfo(zone)
-    local = [datetime.fromtimestamp(int(t), UTC).astimezone(info) for t in panel.times().astype(np.int64)]
+    local = [
+        datetime.fromtimestamp(int(t), UTC).astimezone(info) for t in panel.times().astype(np.int64)
+    ]
     assert time_of_day[0].tolist() == [(time.hour * 60 + time.minute) // minutes for time in local]
     assert weekday[0].tolist() == [time.weekday() for time in local]
 
 
 def test_a_23_hour_day_skips_the_hour_that_does_not_exist():
-    # Los Angeles, 2018-03-11: local midnight is 08:00 UTC (UTC-8); 02:00 becomes 03:00; 92 intervals to midnight.
+    # Los Angeles, 2018-03-11: local midnight is 08:00 UTC (UTC-8); 02:00 becomes 03:00; 92
+    # intervals to midnight.
     zone = {"zones": ("America/Los_Angeles",)}
     panel = make_panel("a", start="2018-03-11T08:00", num_times=93, **zone)
     _, time_of_day, weekday = local_calendar(panel)
@@ -124,7 +144,8 @@ def test_a_23_hour_day_skips_the_hour_that_does_not_exist():
 
 
 def test_a_25_hour_day_repeats_the_hour_that_comes_twice():
-    # Los Angeles, 2018-11-04: local midnight is 07:00 UTC (UTC-7); 02:00 becomes 01:00; 100 intervals to midnight.
+    # Los Angeles, 2018-11-04: local midnight is 07:00 UTC (UTC-7); 02:00 becomes 01:00; 100
+    # intervals to midnight.
     zone = {"zones": ("America/Los_Angeles",)}
     panel = make_panel("a", start="2018-11-04T07:00", num_times=101, **zone)
     _, time_of_day, weekday = local_calendar(panel)
@@ -139,14 +160,19 @@ def test_the_calendar_is_made_once_per_zone_and_clients_point_to_theirs():
     assert time_of_day[zone_of_client, 0].tolist() == [0, 22, 0]  # Kolkata is 05:30 ahead
 
 
-@pytest.mark.parametrize("zone", ["Mars/Olympus", "", "America", "../etc/passwd", "America/Los Angeles"])
+@pytest.mark.parametrize(
+    "zone", ["Mars/Olympus", "", "America", "../etc/passwd", "America/Los Angeles"]
+)
 def test_an_unknown_zone_is_refused_with_an_example_of_a_right_one(zone):
     with pytest.raises(BadInput, match=r"unknown time zone .* such as America/Chicago"):
         load_zone(zone)
 
 
 def test_concatenating_shifted_grids_puts_every_reading_at_its_time():
-    early, late = make_panel("a", num_times=4), make_panel("b", start="2018-01-01T00:30", num_times=4)
+    early, late = (
+        make_panel("a", num_times=4),
+        make_panel("b", start="2018-01-01T00:30", num_times=4),
+    )
     both = concatenate([late, early])
     nan = np.nan
     assert (both.ids, str(both.start)) == (("b", "a"), "2018-01-01T00:00:00")
@@ -155,7 +181,9 @@ def test_concatenating_shifted_grids_puts_every_reading_at_its_time():
 
 def test_concatenating_keeps_covariates_statics_and_zones_with_their_client():
     early = make_panel("a", num_times=4, zones=("Asia/Tokyo",))
-    late = make_panel("b", start="2018-01-01T00:30", num_times=4, statics=np.full((1, 1), 7, np.float32))
+    late = make_panel(
+        "b", start="2018-01-01T00:30", num_times=4, statics=np.full((1, 1), 7, np.float32)
+    )
     both = concatenate([early, late])
     assert (both.zones, both.statics.tolist()) == (("Asia/Tokyo", "UTC"), [[5000], [7]])
     np.testing.assert_array_equal(both.covariates[1, 2:], late.covariates[0])
@@ -163,7 +191,9 @@ def test_concatenating_keeps_covariates_statics_and_zones_with_their_client():
 
 
 def test_grids_far_apart_leave_nothing_but_gaps_between_them():
-    both = concatenate([make_panel("a", num_times=2), make_panel("b", start="2018-01-02T00:00", num_times=2)])
+    both = concatenate(
+        [make_panel("a", num_times=2), make_panel("b", start="2018-01-02T00:00", num_times=2)]
+    )
     assert both.load.shape == (2, 98)
     assert np.isfinite(both.load).sum() == 4
 
@@ -191,5 +221,7 @@ def test_panels_that_do_not_fit_together_are_refused(change, what):
 def test_an_interval_is_of_whole_seconds_and_known_in_minutes_too():
     assert make_panel("a", interval=np.timedelta64(90, "s")).minutes == 1.5
     assert make_panel("a", minutes=30).seconds == 1800
-    with pytest.raises(BadInput, match="an interval of 500 milliseconds is not of whole seconds; resample"):
+    with pytest.raises(
+        BadInput, match="an interval of 500 milliseconds is not of whole seconds; resample"
+    ):
         make_panel("a", interval=np.timedelta64(500, "ms"))

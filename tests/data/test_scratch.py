@@ -82,7 +82,11 @@ def resident():
 def test_kept_arrays_are_equal_copies(in_memory):
     scratch = Scratch(in_memory=in_memory)
     rng = np.random.default_rng(0)
-    arrays = [rng.random(n).astype(kind) for n in (3, 100_000, 0, 3_000_000) for kind in (np.float32, np.float64)]
+    arrays = [
+        rng.random(n).astype(kind)
+        for n in (3, 100_000, 0, 3_000_000)
+        for kind in (np.float32, np.float64)
+    ]
     kept = [scratch.keep(array) for array in arrays]
     for before, after in zip(arrays, kept, strict=True):
         np.testing.assert_array_equal(before, after)
@@ -105,7 +109,9 @@ def test_a_full_disk_is_told_before_anything_is_computed(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(scratch_module.os, "posix_fallocate", no_room)
-    with pytest.raises(RunFailed, match=r"has no room for 0.0 GiB of data that memory does not hold; make room"):
+    with pytest.raises(
+        RunFailed, match=r"has no room for 0.0 GiB of data that memory does not hold; make room"
+    ):
         Scratch(tmp_path, in_memory=0).empty((MIB,))
 
 
@@ -114,7 +120,9 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(scratch_module.tempfile, "TemporaryFile", refuse)
-    with pytest.raises(RunFailed, match=r"cannot make a file in .* \(Permission denied\); set TMPDIR, or --out"):
+    with pytest.raises(
+        RunFailed, match=r"cannot make a file in .* \(Permission denied\); set TMPDIR, or --out"
+    ):
         Scratch(tmp_path, in_memory=0).empty((MIB,))
 
 
@@ -125,19 +133,26 @@ def test_the_machine_s_memory_is_known():
 def test_data_in_files_is_the_same_data(monkeypatch):
     monkeypatch.setattr(scratch_module, "_SMALL", 0)
     nowhere = Scratch(in_memory=0)
-    panel = load_sources(("generated:5?days=12", "generated:3?days=20&seed=1"), Config(), nowhere).panel
+    panel = load_sources(
+        ("generated:5?days=12", "generated:3?days=20&seed=1"), Config(), nowhere
+    ).panel
     assert is_in_file(panel.load)
     assert is_in_file(panel.covariates)
     expected = load_sources(("generated:5?days=12", "generated:3?days=20&seed=1"), Config()).panel
     assert panel.fingerprint() == expected.fingerprint()
-    assert load_frame(generate(3, days=12), Config(), nowhere).panel.fingerprint() == generate(3, days=12).fingerprint()
+    assert (
+        load_frame(generate(3, days=12), Config(), nowhere).panel.fingerprint()
+        == generate(3, days=12).fingerprint()
+    )
 
 
 def test_a_task_in_files_is_the_same_task(monkeypatch):
     monkeypatch.setattr(scratch_module, "_SMALL", 0)
     panel = uneven_panel(5)
     panel.load[2] = np.nan  # left out
-    mine, theirs = (make_task(panel, tiny_config(), (), Scratch(in_memory=room)) for room in (0, 1024 * MIB))
+    mine, theirs = (
+        make_task(panel, tiny_config(), (), Scratch(in_memory=room)) for room in (0, 1024 * MIB)
+    )
     assert is_in_file(mine.series)
     assert is_in_file(mine.panel.load)
     np.testing.assert_array_equal(mine.series, theirs.series)

@@ -32,7 +32,8 @@ def test_two_sources_with_the_same_ids_are_refused():
 @pytest.mark.parametrize("source", ["simulated:12", "generated", "12", "", ":12", "Generated:12"])
 def test_an_unknown_kind_is_refused_with_the_known_ones(source):
     with pytest.raises(
-        BadInput, match=rf"unknown data source '{source}'; a source is the path of a CSV .* generated:\.\.\."
+        BadInput,
+        match=rf"unknown data source '{source}'; a source is the path of a CSV .* generated:\.\.\.",
     ):
         load_source(source)
 
@@ -55,7 +56,9 @@ def test_an_unknown_option_is_refused_with_the_known_ones():
     ],
 )
 def test_what_is_not_a_whole_number_is_refused(source, name):
-    with pytest.raises(BadInput, match=rf"^{name} in .* must be a whole number, as in generated:12\?days=90"):
+    with pytest.raises(
+        BadInput, match=rf"^{name} in .* must be a whole number, as in generated:12\?days=90"
+    ):
         load_source(source)
 
 
@@ -68,12 +71,16 @@ def test_negative_numbers_are_refused(source, name):
 
 
 def test_zero_clients_are_refused():
-    with pytest.raises(BadInput, match="generated:0 has no clients; ask for at least 1, such as generated:12"):
+    with pytest.raises(
+        BadInput, match="generated:0 has no clients; ask for at least 1, such as generated:12"
+    ):
         load_source("generated:0")
 
 
 def test_an_empty_list_of_sources_is_refused():
-    with pytest.raises(BadInput, match="no data: give at least one source, such as --data bundled:CA"):
+    with pytest.raises(
+        BadInput, match="no data: give at least one source, such as --data bundled:CA"
+    ):
         load_sources([], Config())
 
 
@@ -81,7 +88,9 @@ def readings_every(seconds: int, num: int, **settings: object) -> tuple[pd.DataF
     """One meter `a` with whole numbers that never repeat a pattern."""
     times = pd.date_range("2018-01-01", periods=num, freq=f"{seconds}s", tz="UTC", unit="s")
     values = np.random.default_rng(0).integers(10, 1000, num).astype(float)
-    return pd.DataFrame({"unique_id": "a", "ds": times, "y": values}), Config(timezone="UTC", **settings)
+    return pd.DataFrame({"unique_id": "a", "ds": times, "y": values}), Config(
+        timezone="UTC", **settings
+    )
 
 
 @pytest.mark.parametrize("seconds", [30, 90, 450, 900])
@@ -113,7 +122,9 @@ def test_a_reading_is_over_at_its_time_though_its_stamp_came_late():
 def test_of_a_register_each_count_is_known_at_its_stamp():
     frame, config = readings_every(900, 400, cumulative=True)
     counts = frame.assign(y=frame.y.cumsum())
-    panel = load_frame(counts, config, asked=Asked(until=np.datetime64("2018-01-03T12:00"))).usable()
+    panel = load_frame(
+        counts, config, asked=Asked(until=np.datetime64("2018-01-03T12:00"))
+    ).usable()
     np.testing.assert_array_equal(panel.load[0], frame.y[1 : 2 * 96 + 49])
 
 
@@ -121,11 +132,17 @@ LATER = {
     "other loads": lambda frame, later: frame.assign(y=frame.y.where(~later, 3 * frame.y + 1)),
     "an infinite one": lambda frame, later: frame.assign(y=frame.y.where(~later, np.inf)),
     "negative ones": lambda frame, later: frame.assign(y=frame.y.where(~later, -frame.y)),
-    "a stuck meter": lambda frame, later: frame.assign(y=frame.y.where(~later, frame.y[later.argmax() - 1])),
+    "a stuck meter": lambda frame, later: frame.assign(
+        y=frame.y.where(~later, frame.y[later.argmax() - 1])
+    ),
     "another unit": lambda frame, later: frame.assign(y=frame.y.where(~later, 1000 * frame.y)),
-    "conflicts": lambda frame, later: pd.concat([frame, frame[later].assign(y=1.5)], ignore_index=True),
+    "conflicts": lambda frame, later: pd.concat(
+        [frame, frame[later].assign(y=1.5)], ignore_index=True
+    ),
     "no stamps": lambda frame, later: frame[~later],
-    "other stamps": lambda frame, later: frame.assign(ds=frame.ds.where(~later, frame.ds + pd.Timedelta("7min"))),
+    "other stamps": lambda frame, later: frame.assign(
+        ds=frame.ds.where(~later, frame.ds + pd.Timedelta("7min"))
+    ),
     "hours": lambda frame, later: frame[~later | (frame.ds.dt.minute == 0)],
 }
 
@@ -141,11 +158,17 @@ def test_with_a_time_until_which_readings_exist_later_ones_decide_nothing(tmp_pa
     if stamps == "end":
         frame = frame.assign(ds=frame.ds + pd.Timedelta("15min"))
     expected, found = (
-        load_source(write(tmp_path, table), Config(timezone="America/Chicago", stamps=stamps), asked=Asked(until=until))
+        load_source(
+            write(tmp_path, table),
+            Config(timezone="America/Chicago", stamps=stamps),
+            asked=Asked(until=until),
+        )
         for table in (frame, LATER[kind](frame, later))
     )
     assert found.panel.fingerprint() == expected.panel.fingerprint()
-    assert [str(finding) for finding in found.findings] == [str(finding) for finding in expected.findings]
+    assert [str(finding) for finding in found.findings] == [
+        str(finding) for finding in expected.findings
+    ]
     assert {finding.code for finding in found.findings} == {"PLF207", "PLF209"}
     assert found.panel.start + found.panel.num_times * found.panel.interval == until
 
@@ -153,15 +176,21 @@ def test_with_a_time_until_which_readings_exist_later_ones_decide_nothing(tmp_pa
 def test_until_keeps_the_weather_that_is_known_for_later(tmp_path):
     frame = clean(1, days=3).assign(temperature=np.arange(288.0))
     asked = Asked(until=np.datetime64("2018-01-02T06:00"), keeps_covariates=True)
-    panel = load_source(write(tmp_path, frame), Config(timezone="America/Chicago"), asked=asked).panel
+    panel = load_source(
+        write(tmp_path, frame), Config(timezone="America/Chicago"), asked=asked
+    ).panel
     assert np.flatnonzero(np.isfinite(panel.load[0])).tolist() == list(range(96))
     np.testing.assert_array_equal(panel.covariates[0, :, 0], np.arange(288))
 
 
-@pytest.mark.parametrize(("until", "num"), [("06:00", 0), ("06:14", 0), ("06:15", 1), ("07:07", 4), ("07:15", 5)])
+@pytest.mark.parametrize(
+    ("until", "num"), [("06:00", 0), ("06:14", 0), ("06:15", 1), ("07:07", 4), ("07:15", 5)]
+)
 def test_a_reading_exists_when_its_interval_has_ended(tmp_path, until, num):
     until = np.datetime64(f"2018-01-02T{until}")
     panel = load_source(
-        write(tmp_path, clean(1, days=3)), Config(timezone="America/Chicago"), asked=Asked(until=until)
+        write(tmp_path, clean(1, days=3)),
+        Config(timezone="America/Chicago"),
+        asked=Asked(until=until),
     ).panel
     assert panel.num_times == 96 + num

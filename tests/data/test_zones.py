@@ -1,4 +1,6 @@
-"""Time: no energy is lost or doubled, in any zone, whatever the clocks do. zoneinfo is the independent reference."""
+"""Time: no energy is lost or doubled, in any zone, whatever the clocks do. zoneinfo is the
+independent reference.
+"""
 
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, available_timezones
@@ -14,8 +16,8 @@ from plfl.data.clean import make_panel
 from plfl.data.generated import generate
 from plfl.data.readings import Readings, Series
 from plfl.data.zones import _offsets, to_utc, utc_offset
-from plfl.doctor import examine
 from plfl.errors import BadInput
+from plfl.runs.doctor import examine
 
 ZONES = sorted(available_timezones())
 REGIONS = sorted({zone.partition("/")[0] for zone in ZONES})
@@ -40,7 +42,9 @@ def seconds(text: str) -> int:
 def changes(zone: str, year: int) -> list[int]:
     """UTC seconds of the changes of a year; the middle of the year where there are none."""
     table = _offsets(zone, seconds(f"{year}-01-01"), seconds(f"{year + 1}-01-01"))
-    begins = [int(t) for t in table.begins[1:] if str(np.datetime64(int(t), "s")).startswith(str(year))]
+    begins = [
+        int(t) for t in table.begins[1:] if str(np.datetime64(int(t), "s")).startswith(str(year))
+    ]
     return begins or [seconds(f"{year}-07-01")]
 
 
@@ -64,14 +68,20 @@ def wall_clock(zone: str, utc: np.ndarray) -> np.ndarray:
     return np.array([int(t.timestamp()) for t in naive], np.int64)
 
 
-def read(zone: str, stamps: np.ndarray, values: np.ndarray, *, is_end: bool = False, **settings: object):
+def read(
+    zone: str, stamps: np.ndarray, values: np.ndarray, *, is_end: bool = False, **settings: object
+):
     none = np.zeros((len(stamps), 0), np.float32)
-    series = Series("a", stamps, values.astype(float), none, np.zeros(0, np.float32), zone, stamp_zone=zone)
+    series = Series(
+        "a", stamps, values.astype(float), none, np.zeros(0, np.float32), zone, stamp_zone=zone
+    )
     return make_panel(Readings([series], is_end=is_end), Config(**settings))
 
 
 def shuffled(num: int) -> np.ndarray:
-    """Whole numbers, all different, so that a misplaced one is seen and float32 adds them up exactly."""
+    """Whole numbers, all different, so that a misplaced one is seen and float32 adds them up
+    exactly.
+    """
     return np.random.default_rng(0).permutation(num) + 1.0
 
 
@@ -92,7 +102,9 @@ def test_local_stamps_lose_and_double_no_energy_at_any_change_of_2018_and_2024(r
 def test_hours_added_up_from_local_quarters_lose_and_double_no_energy(region):
     energy = shuffled(288)
     for zone, change in changes_of(region, 2018):
-        panel, findings = read(zone, wall_clock(zone, three_days(zone, change)), energy, interval="1h")
+        panel, findings = read(
+            zone, wall_clock(zone, three_days(zone, change)), energy, interval="1h"
+        )
         assert (findings, str(panel.interval)) == ([], "60 minutes"), zone
         np.testing.assert_array_equal(panel.load[0], energy.reshape(-1, 4).sum(1), zone)
         assert panel.load.sum(dtype=float) == pytest.approx(energy.sum(), rel=1e-9), zone
@@ -101,8 +113,8 @@ def test_hours_added_up_from_local_quarters_lose_and_double_no_energy(region):
 @pytest.mark.parametrize("zone", ODD)
 @pytest.mark.parametrize("step", [900, 1800])
 def test_ends_labelled_by_the_clock_of_their_own_interval_are_read_too(zone, step):
-    # Hour-ending tables write 02:00 for the interval before clocks go forward (to 03:00), and 02:00 twice, not 01:00
-    # twice, when they go back.
+    # Hour-ending tables write 02:00 for the interval before clocks go forward (to 03:00), and 02:00
+    # twice, not 01:00 twice, when they go back.
     for change in changes(zone, 2018):
         utc = three_days(zone, change)[:: step // STEP]
         energy = shuffled(len(utc))
@@ -122,9 +134,16 @@ def test_a_file_with_the_newest_reading_first_is_the_same(zone):
 
 
 @settings(deadline=None)
-@given(st.sampled_from(ODD), st.integers(2000, 2036), st.integers(0, 400), st.sampled_from([300, 900, 1800, 3600]))
+@given(
+    st.sampled_from(ODD),
+    st.integers(2000, 2036),
+    st.integers(0, 400),
+    st.sampled_from([300, 900, 1800, 3600]),
+)
 def test_to_utc_undoes_the_wall_clock_for_regular_series(zone, year, day, step):
-    """Of an hourly series, a half hour that comes twice may hold one stamp, and nothing tells which time it is."""
+    """Of an hourly series, a half hour that comes twice may hold one stamp, and nothing tells which
+    time it is.
+    """
     assume(zone != "Australia/Lord_Howe" or step <= 1800)
     begin = seconds(f"{year}-01-01") + day * 86_400
     utc = begin + step * np.arange(40 * 86_400 // step if step == 3600 else 2 * 86_400 // step)
@@ -145,13 +164,17 @@ def test_every_step_through_a_change_comes_back(zone, step):
 @given(st.sampled_from(ZONES), st.integers(seconds("1995-01-01"), seconds("2037-01-01")))
 def test_the_offset_is_that_of_zoneinfo(zone, time):
     times = time + 3600 * np.arange(-5, 5)
-    expected = [datetime.fromtimestamp(int(t), ZoneInfo(zone)).utcoffset().total_seconds() for t in times]
+    expected = [
+        datetime.fromtimestamp(int(t), ZoneInfo(zone)).utcoffset().total_seconds() for t in times
+    ]
     assert utc_offset(zone, times).tolist() == expected
 
 
 @settings(deadline=None)
 @given(st.sampled_from(ODD), st.sampled_from([2018, 2024]), st.integers(-12, 12), st.integers(0, 1))
-def test_a_single_stamp_is_what_zoneinfo_says_with_fold_0_and_one_that_does_not_exist_is_told(zone, year, k, which):
+def test_a_single_stamp_is_what_zoneinfo_says_with_fold_0_and_one_that_does_not_exist_is_told(
+    zone, year, k, which
+):
     begins = changes(zone, year)
     local = int(wall_clock(zone, np.array([begins[which % len(begins)]]))[0]) + k * STEP
     aware = datetime.fromtimestamp(local, UTC).replace(tzinfo=ZoneInfo(zone))
@@ -168,7 +191,10 @@ def test_a_repeated_hour_that_is_there_once_is_the_first_and_the_second_is_a_gap
     stamps = FALL + STEP * np.arange(-96, 96)
     panel, findings = read("America/Chicago", stamps, shuffled(len(stamps)))
     at = "2018-11-04T01:00:00"
-    assert [(f.code, f.count, f.place.time) for f in findings] == [("PLF105", 1, at), ("PLF115", 1, at)]
+    assert [(f.code, f.count, f.place.time) for f in findings] == [
+        ("PLF105", 1, at),
+        ("PLF115", 1, at),
+    ]
     assert np.nansum(panel.load, dtype=float) == shuffled(len(stamps)).sum()
     assert np.isnan(panel.load[0, 104:108]).all()
 
@@ -209,7 +235,13 @@ def test_local_times_that_do_not_exist_are_refused_with_the_first_of_them(zone, 
 def test_standard_time_all_year_is_read_by_its_own_zone():
     stamps = seconds("2018-03-11") + STEP * np.arange(-96, 192)
     series = Series(
-        "a", stamps, shuffled(288), np.zeros((288, 0)), np.zeros(0), "America/Chicago", stamp_zone="Etc/GMT+6"
+        "a",
+        stamps,
+        shuffled(288),
+        np.zeros((288, 0)),
+        np.zeros(0),
+        "America/Chicago",
+        stamp_zone="Etc/GMT+6",
     )
     panel, findings = make_panel(Readings([series]), Config())
     assert (findings, str(panel.start)) == ([], "2018-03-10T06:00:00")
@@ -233,4 +265,7 @@ def test_stamps_in_standard_time_all_year_show_as_a_repeated_hour_that_is_there_
     local = examine(table, Config(timezone="America/Chicago"))
     assert [(f.code, f.count) for f in local.findings] == [("PLF105", 1), ("PLF115", 1)]
     assert local.findings[1].place.time == "2018-11-04T01:00:00"
-    assert examine(table, Config(timezone="America/Chicago", stamp_timezone="Etc/GMT+6")).findings == ()
+    assert (
+        examine(table, Config(timezone="America/Chicago", stamp_timezone="Etc/GMT+6")).findings
+        == ()
+    )

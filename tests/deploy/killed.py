@@ -2,8 +2,8 @@
 
     python killed.py TOP init|add|revoke|renew
 
-What existed before must be there afterwards, and the second attempt must leave a federation without a fault. Writes
-the number of moments at which it was killed.
+What existed before must be there afterwards, and the second attempt must leave a federation without
+a fault. Writes the number of moments at which it was killed.
 """
 
 import os
@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 from plfl.data import sources  # noqa: F401 (what is imported later would be counted)
-from plfl.deploy import certificates, provision  # noqa: F401
+from plfl.deploy.files import certificates  # noqa: F401
+from plfl.deploy.programs import provision
 from plfl.errors import BadInput
 
 TOP, COMMAND = Path(sys.argv[1]), sys.argv[2]
@@ -68,7 +69,11 @@ def survives(number: int) -> bool:
         except BadInput as error:
             if "already" not in str(error):
                 raise
-        left = [path for path in TOP.rglob("*") if "unfinished" in path.name or path.name.endswith(".tmp")]
+        left = [
+            path
+            for path in TOP.rglob("*")
+            if "unfinished" in path.name or path.name.endswith(".tmp")
+        ]
         assert left == [], (number, left)
     assert between.items() <= private_keys().items()
     assert provision.inspect(FOLDER) == [], number

@@ -10,16 +10,36 @@ from pathlib import Path
 
 import pytest
 
-from plfl.deploy import backup, provision
-from plfl.deploy.backup import make_backup, restore_backup
-from plfl.deploy.inspection import inspect
-from plfl.deploy.settings import read_server
+from plfl.deploy.files.inspection import inspect
+from plfl.deploy.files.settings import read_server
+from plfl.deploy.programs import backup, provision
+from plfl.deploy.programs.backup import make_backup, restore_backup
 from plfl.errors import BadInput, Damaged
 
-SERVER_STATE = ("run.json", "state/manifest.json", "state/server.safetensors", "state.1/manifest.json")
+SERVER_STATE = (
+    "run.json",
+    "state/manifest.json",
+    "state/server.safetensors",
+    "state.1/manifest.json",
+)
 COUNTS = '{"plans": 1, "rounds": 3, "ends": 0, "seconds": 1.5, "day": "2026-01-01", "ended": ""}'
-CLIENT_STATE = ("plan.json", "trained.json", "draws.secret", "runs/pilot-1/client.safetensors", "models/a.safetensors")
-MADE_ANEW = ("log.txt", "log.txt.1", "link.db", "link.db-wal", "link.secret", "status.json", "traffic.json", "enrolled")
+CLIENT_STATE = (
+    "plan.json",
+    "trained.json",
+    "draws.secret",
+    "runs/pilot-1/client.safetensors",
+    "models/a.safetensors",
+)
+MADE_ANEW = (
+    "log.txt",
+    "log.txt.1",
+    "link.db",
+    "link.db-wal",
+    "link.secret",
+    "status.json",
+    "traffic.json",
+    "enrolled",
+)
 MADE_ANEW += ("process.json", ".lock", ".rounds.lock", ".status.json.tmp", "flower/config.toml")
 
 
@@ -59,14 +79,24 @@ def archive(server, tmp_path):
 
 def files_of(folder):
     return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in Path(folder).rglob("*")
+        if path.is_file()
     }
 
 
 def test_a_server_comes_back_with_its_keys_roster_and_run(server, archive, tmp_path):
     found, config = restore_backup(archive, tmp_path / "elsewhere" / "plfl")
     before, after = files_of(server.parent), files_of(config.parent)
-    kept = {"server.toml", "server.crt", "server.key", "ca.crt", "roster.json", "keys/a.pub", "keys/revoked/b.pub"}
+    kept = {
+        "server.toml",
+        "server.crt",
+        "server.key",
+        "ca.crt",
+        "roster.json",
+        "keys/a.pub",
+        "keys/revoked/b.pub",
+    }
     assert set(after) == kept | {f"state/{name}" for name in (*SERVER_STATE, "trained.json")}
     assert all(before[name] == content for name, content in after.items())
     assert (found.kind, found.name, found.num_files) == ("server", "pilot", len(after))
@@ -74,7 +104,9 @@ def test_a_server_comes_back_with_its_keys_roster_and_run(server, archive, tmp_p
     assert read_server(config).folder == config.parent / "state"
 
 
-def test_a_client_comes_back_with_its_personal_layers_secret_and_count_and_without_readings(pilot, tmp_path):
+def test_a_client_comes_back_with_its_personal_layers_secret_and_count_and_without_readings(
+    pilot, tmp_path
+):
     home = pilot / "clients" / "a"
     make_backup(home / "client-a.toml", tmp_path / "a.tar")
     found, config = restore_backup(tmp_path / "a.tar", tmp_path / "plfl")
@@ -86,7 +118,9 @@ def test_a_client_comes_back_with_its_personal_layers_secret_and_count_and_witho
     assert inspect(config.parent) == []
 
 
-def test_a_backup_and_what_comes_back_are_for_their_owner_alone_whatever_the_umask(server, tmp_path):
+def test_a_backup_and_what_comes_back_are_for_their_owner_alone_whatever_the_umask(
+    server, tmp_path
+):
     before = os.umask(0)
     try:
         make_backup(server, tmp_path / "s.tar")
@@ -104,7 +138,9 @@ def test_nothing_is_overwritten(server, archive, tmp_path):
     assert archive.read_bytes() == content
     (tmp_path / "plfl").mkdir()
     restore_backup(archive, tmp_path / "plfl")  # an empty folder will do
-    with pytest.raises(BadInput, match="is there already, and restoring overwrites nothing; choose a new folder"):
+    with pytest.raises(
+        BadInput, match="is there already, and restoring overwrites nothing; choose a new folder"
+    ):
         restore_backup(archive, tmp_path / "plfl")
     with pytest.raises(BadInput, match="is there already"):
         restore_backup(archive, server)
@@ -126,7 +162,9 @@ def test_a_name_that_is_taken_meanwhile_is_not_overwritten(server, tmp_path, mon
 
 
 def test_a_disk_without_hard_links_will_do(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "link", lambda *given: (_ for _ in ()).throw(PermissionError(1, "not permitted")))
+    monkeypatch.setattr(
+        os, "link", lambda *given: (_ for _ in ()).throw(PermissionError(1, "not permitted"))
+    )
     make_backup(server, tmp_path / "s.tar")
     restore_backup(tmp_path / "s.tar", tmp_path / "plfl")
 
@@ -163,7 +201,9 @@ def test_a_folder_that_changes_all_the_time_is_refused(server, tmp_path, monkeyp
 
 def test_what_lies_elsewhere_is_named(server, tmp_path):
     server.write_text(server.read_text().replace('folder = "state"', f'folder = "{tmp_path}/far"'))
-    with pytest.raises(BadInput, match=r"far is not below .*server, where a backup begins; move it there"):
+    with pytest.raises(
+        BadInput, match=r"far is not below .*server, where a backup begins; move it there"
+    ):
         make_backup(server, tmp_path / "s.tar")
 
 
@@ -224,7 +264,9 @@ def twice(rest, manifest):
 
 
 def other_content(rest, manifest):
-    [(place, (member, content))] = [each for each in enumerate(rest) if each[1][0].name == "roster.json"]
+    [(place, (member, content))] = [
+        each for each in enumerate(rest) if each[1][0].name == "roster.json"
+    ]
     return [*rest[:place], (member, b"x" * len(content)), *rest[place + 1 :]]
 
 
@@ -242,12 +284,16 @@ BAD = {
     r"is missing; nothing of it was restored": without_one,
     r"is not as its manifest\.json says": twice,
     r"'roster\.json' does not match its checksum": other_content,
-    r"does not hold its own settings, other\.toml": lambda rest, manifest: manifest.update(config="other.toml"),
-    r"was made by plfl 9\.9 in format 2.*restore it with plfl 9\.9": lambda rest, manifest: manifest.update(
-        format=2, plfl="9.9"
+    r"does not hold its own settings, other\.toml": lambda rest, manifest: manifest.update(
+        config="other.toml"
+    ),
+    r"was made by plfl 9\.9 in format 2.*restore it with plfl 9\.9": lambda rest, manifest: (
+        manifest.update(format=2, plfl="9.9")
     ),
     r"has no manifest\.json that can be read": lambda rest, manifest: manifest.update(kind="both"),
-    r"manifest\.json that can be read at its end": lambda rest, manifest: manifest.update(files={"server.toml": 7}),
+    r"manifest\.json that can be read at its end": lambda rest, manifest: manifest.update(
+        files={"server.toml": 7}
+    ),
 }
 
 
@@ -258,7 +304,9 @@ def test_an_archive_that_was_made_to_harm_is_refused_and_leaves_nothing(archive,
 
 
 def test_no_archive_at_all(tmp_path):
-    refused(tmp_path / "none.tar", tmp_path, r"none\.tar cannot be read \(No such file or directory\)")
+    refused(
+        tmp_path / "none.tar", tmp_path, r"none\.tar cannot be read \(No such file or directory\)"
+    )
     for content in (b"", b"no tar" * 1000, b"\x1f\x8b" + b"x" * 2000):
         (tmp_path / "bad.tar").write_bytes(content)
         refused(tmp_path / "bad.tar", tmp_path, r"bad\.tar is no whole backup", Damaged)
@@ -278,7 +326,9 @@ def test_a_backup_with_a_wrong_bit_is_refused_or_comes_back_as_it_was(server, ar
     right = files_of(tmp_path / "right")
     outcomes = set()
     for at in draw.sample(range(len(whole)), 150):
-        archive.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << draw.randrange(8)]) + whole[at + 1 :])
+        archive.write_bytes(
+            whole[:at] + bytes([whole[at] ^ 1 << draw.randrange(8)]) + whole[at + 1 :]
+        )
         try:
             restore_backup(archive, tmp_path / "plfl")
         except BadInput as error:

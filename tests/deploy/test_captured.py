@@ -1,4 +1,5 @@
-"""Every byte that real clients send in a whole run, caught before it is encrypted: searched, and counted.
+"""Every byte that real clients send in a whole run, caught before it is encrypted: searched, and
+counted.
 
 `pytest -n 0 -s tests/deploy/test_captured.py` shows the counts, which docs/federation.md quotes.
 """
@@ -23,15 +24,15 @@ from flwr.proto.message_pb2 import (
 
 from leaks import CANARY, CANARY_NAME, canary_bytes, find_chunks, plant, private_arrays
 from plfl.data.sources import load_source
-from plfl.deploy import provision
-from plfl.deploy.client import make_node
-from plfl.deploy.codec import decode
-from plfl.deploy.demo import started
-from plfl.deploy.flower import to_record
-from plfl.deploy.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
-from plfl.deploy.settings import read_client, read_server
-from plfl.deploy.slices import METER, write_slice
-from plfl.deploy.supervise import free_port
+from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.files.slices import METER, write_slice
+from plfl.deploy.flower.app import to_record
+from plfl.deploy.programs import provision
+from plfl.deploy.programs.client import make_node
+from plfl.deploy.programs.demo import started
+from plfl.deploy.programs.supervise import free_port
+from plfl.deploy.protocol.codec import decode
+from plfl.deploy.protocol.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
 from plfl.storage import read_arrays
 from relay import Relay
 from waiting import log_of, wait_for
@@ -85,7 +86,9 @@ class Captured:
 
 
 def prepare(made):
-    """Give each client a meter with canaries in its readings, its facts and its names; the last one has three hours."""
+    """Give each client a meter with canaries in its readings, its facts and its names; the last one
+    has three hours.
+    """
     panel = plant(load_source(SOURCE).usable())
     for row, (client, path) in enumerate(made.clients.items()):
         own = replace(panel.take([row]), ids=(CANARY_NAME,))
@@ -99,7 +102,9 @@ def prepare(made):
 
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory):
-    """A server, two clients that train and one without enough data; the clients are there before the server."""
+    """A server, two clients that train and one without enough data; the clients are there before
+    the server.
+    """
     folder, port = tmp_path_factory.mktemp("captured") / CANARY_NAME / "pilot", free_port()
     folder.parent.mkdir()
     made = provision.init_from_data(
@@ -120,8 +125,13 @@ def captured(tmp_path_factory):
         relay = stack.enter_context(Relay(port, server.ca, server.certificate, server.key))
         network = stack.enter_context(Relay(relay.port))
         for path in made.clients.values():
-            path.write_text(path.read_text().replace(f"127.0.0.1:{port}", f"127.0.0.1:{network.port}"))
-        clients = [stack.enter_context(started("client", "--once", str(path))) for path in made.clients.values()]
+            path.write_text(
+                path.read_text().replace(f"127.0.0.1:{port}", f"127.0.0.1:{network.port}")
+            )
+        clients = [
+            stack.enter_context(started("client", "--once", str(path)))
+            for path in made.clients.values()
+        ]
         wait_for(lambda: all("cannot be reached" in log_of(home) for home in homes), logs)
         running = stack.enter_context(started("server", str(made.server)))
         wait_for(lambda: running.poll() is not None, logs)
@@ -147,16 +157,27 @@ def carried_of(stream_calls, is_up):
             said = PushObjectRequest.FromString(call.up)
             parts.setdefault(said.object_id, []).append((call, said.object_content))
         elif not is_up and name == "pull-messages":
-            trees += [(tree, call) for tree in PullMessagesResponse.FromString(call.down).message_object_trees]
+            trees += [
+                (tree, call)
+                for tree in PullMessagesResponse.FromString(call.down).message_object_trees
+            ]
         elif not is_up and name == "pull-object":
             content = PullObjectResponse.FromString(call.down).object_content
-            parts.setdefault(PullObjectRequest.FromString(call.up).object_id, []).append((call, content))
+            parts.setdefault(PullObjectRequest.FromString(call.up).object_id, []).append(
+                (call, content)
+            )
         elif not is_up and name == "confirm-message-received":
             last[ConfirmMessageReceivedRequest.FromString(call.up).message_object_id] = call
     for tree, first in trees:
         pieces = [piece for each in ids_of(tree) for piece in parts[each]]
-        calls = [first, *(call for call, _ in pieces), *([last[tree.object_id]] if tree.object_id in last else [])]
-        record = next(ConfigRecord.inflate(each) for _, each in pieces if each.startswith(b"ConfigRecord"))
+        calls = [
+            first,
+            *(call for call, _ in pieces),
+            *([last[tree.object_id]] if tree.object_id in last else []),
+        ]
+        record = next(
+            ConfigRecord.inflate(each) for _, each in pieces if each.startswith(b"ConfigRecord")
+        )
         yield Carried(
             decode(record["text"], record["arrays"]),
             len(record["arrays"]),
@@ -172,10 +193,15 @@ def messages(captured):
     by_key = {}
     for call in captured.relay.calls():
         key = re.search(rb"flwr-public-key: (\S+)", call.up_head)
-        if key is not None and call.down_head.startswith(b"HTTP/1.1 200"):  # while it starts or ends, it says 503
+        if key is not None and call.down_head.startswith(
+            b"HTTP/1.1 200"
+        ):  # while it starts or ends, it says 503
             by_key.setdefault(key[1], []).append(call)
     assert len(by_key) == 3
-    return {is_up: [each for calls in by_key.values() for each in carried_of(calls, is_up)] for is_up in (True, False)}
+    return {
+        is_up: [each for calls in by_key.values() for each in carried_of(calls, is_up)]
+        for is_up in (True, False)
+    }
 
 
 # ---- what left ----
@@ -205,7 +231,9 @@ def test_no_planted_number_or_name_leaves_a_client(captured):
 
 
 def test_no_number_of_a_scaler_leaves_a_client(captured, messages):
-    sent = np.concatenate([array.ravel() for each in messages[True] for array in each.message.arrays.values()])
+    sent = np.concatenate(
+        [array.ravel() for each in messages[True] for array in each.message.arrays.values()]
+    )
     for node in captured.trained:
         for value in private_arrays(node)["scaler"]:
             assert np.float32(value) not in sent
@@ -226,7 +254,9 @@ def test_the_same_search_finds_what_is_shared(captured):
 def test_the_same_search_would_find_a_personal_tensor_in_a_message(captured, size):
     tensor = private_arrays(captured.trained[0])["round 2: after/personal/mlp.0.weight"]
     leak = to_record(Message(UPDATE, {"client": "x"}, {"lstm.bias_hh": np.ravel(tensor)[:size]}))
-    body = PushObjectRequest(object_id="0", object_content=leak["plfl"].deflate()).SerializeToString()
+    body = PushObjectRequest(
+        object_id="0", object_content=leak["plfl"].deflate()
+    ).SerializeToString()
     hits, _ = find_chunks(captured.haystack + body, {"tensor": tensor})
     assert hits == {"tensor"}
 
@@ -236,12 +266,22 @@ def test_the_run_has_every_kind_of_message_and_all_bytes_are_of_known_calls(capt
     assert {each.message.kind for each in messages[False]} == {PLAN, TRAIN, END}
     paths = {call.path.removeprefix(FLEET) for call in captured.relay.calls()}
     assert paths <= {
-        *("/", "activate-node", "deactivate-node", "send-node-heartbeat", "get-run", "get-fab", "pull-messages"),
+        *(
+            "/",
+            "activate-node",
+            "deactivate-node",
+            "send-node-heartbeat",
+            "get-run",
+            "get-fab",
+            "pull-messages",
+        ),
         *("pull-object", "confirm-message-received", "push-messages", "push-object"),
     }
 
 
-def test_a_client_without_enough_data_says_no_to_the_server_and_why_at_home_and_the_others_train(captured):
+def test_a_client_without_enough_data_says_no_to_the_server_and_why_at_home_and_the_others_train(
+    captured,
+):
     server, last = read_server(captured.made.server), list(captured.made.clients)[-1]
     status = json.loads((server.folder / "status.json").read_text())
     refused = {each["id"]: each["refused"] for each in status["clients"]}
@@ -265,16 +305,26 @@ def test_a_message_is_its_parameters_and_at_most_4_kib_more(messages):
 
 
 def test_what_a_round_costs_is_shown(captured, messages):
-    updates, trains = ([each for each in messages[is_up] if each.message.kind == kind] for is_up, kind in WAYS)
+    updates, trains = (
+        [each for each in messages[is_up] if each.message.kind == kind] for is_up, kind in WAYS
+    )
     polls = [call for call in captured.relay.calls() if call.path in POLLING]
     plain, raw = captured.relay.num_bytes(), captured.network.num_bytes()
     num = len(updates)
     counts = {
         "payload_each_way": PAYLOAD,
-        "update": {"up": sum(each.up for each in updates) / num, "down": sum(each.down for each in updates) / num},
-        "train": {"up": sum(each.up for each in trains) / num, "down": sum(each.down for each in trains) / num},
+        "update": {
+            "up": sum(each.up for each in updates) / num,
+            "down": sum(each.down for each in updates) / num,
+        },
+        "train": {
+            "up": sum(each.up for each in trains) / num,
+            "down": sum(each.down for each in trains) / num,
+        },
         "headers_of_both": sum(each.heads for each in [*updates, *trains]) / num,
-        "polling_of_the_run": sum(len(b"".join((c.up_head, c.up, c.down_head, c.down))) for c in polls),
+        "polling_of_the_run": sum(
+            len(b"".join((c.up_head, c.up, c.down_head, c.down))) for c in polls
+        ),
         "calls_of_polling": len(polls),
         "tls_of_the_run": {"up": raw[0] - plain[0], "down": raw[1] - plain[1]},
         "connections": len(captured.network.streams),

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plfl.deploy.codec import Malformed, decode, encode
-from plfl.deploy.messages import TRAIN, Message
+from plfl.deploy.protocol.codec import Malformed, decode, encode
+from plfl.deploy.protocol.messages import TRAIN, Message
 from plfl.federate.params import count_params
 
 ARRAYS = {
@@ -32,7 +32,12 @@ def test_what_is_decoded_is_what_was_encoded_bit_for_bit():
 
 
 def test_a_message_is_at_most_4_kib_larger_than_its_arrays():
-    shapes = {"lstm.weight_ih": (80, 5), "lstm.weight_hh": (80, 20), "lstm.bias_ih": (80,), "lstm.bias_hh": (80,)}
+    shapes = {
+        "lstm.weight_ih": (80, 5),
+        "lstm.weight_hh": (80, 20),
+        "lstm.bias_ih": (80,),
+        "lstm.bias_hh": (80,),
+    }
     arrays = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     facts = {"agreement": "0" * 32, "round": 40, "local_steps": 125, "batch": 64, "base": "0" * 64}
     text, content = encode(Message(TRAIN, facts, arrays))
@@ -61,7 +66,11 @@ def test_a_message_is_at_most_4_kib_larger_than_its_arrays():
         ('{"kind":"x","facts":{},"arrays":[["a",[true]]]}', b"1234", "a name and a shape"),
         ('{"kind":"x","facts":{},"arrays":[["a",[1.0]]]}', b"1234", "a name and a shape"),
         ('{"kind":"x","facts":{},"arrays":[["a",[99999999999]]]}', b"", "a name and a shape"),
-        ('{"kind":"x","facts":{},"arrays":[["a",[1,1,1,1,1,1,1,1,1]]]}', b"1234", "a name and a shape"),
+        (
+            '{"kind":"x","facts":{},"arrays":[["a",[1,1,1,1,1,1,1,1,1]]]}',
+            b"1234",
+            "a name and a shape",
+        ),
         ('{"kind":"x","facts":{},"arrays":[["a",[1]],["a",[1]]]}', b"12345678", "there twice"),
         ('{"kind":"x","facts":{},"arrays":[["a",[1]]]}', b"12345678", "take 4 bytes, and 8 came"),
         ('{"kind":"x","facts":{},"arrays":[["a",[2]]]}', b"1234", "take 8 bytes, and 4 came"),

@@ -1,4 +1,6 @@
-"""A federation of separate servers and clients: the simulation's numbers, whatever the network does."""
+"""A federation of separate servers and clients: the simulation's numbers, whatever the network
+does.
+"""
 
 from dataclasses import replace
 
@@ -8,25 +10,39 @@ import numpy as np
 import pytest
 
 from federations import ANY, SOON, make_federation, make_nodes
-from plfl.deploy.coordinator import Coordinator, Failure, Terms
-from plfl.deploy.demo import train_by_loop
-from plfl.deploy.local import LocalWire
-from plfl.deploy.messages import TRAIN, UPDATE, Message
-from plfl.deploy.policy import guard_of
+from plfl.deploy.programs.demo import train_by_loop
+from plfl.deploy.protocol.coordinator import Coordinator, Failure, Terms
+from plfl.deploy.protocol.local import LocalWire
+from plfl.deploy.protocol.messages import TRAIN, UPDATE, Message
+from plfl.deploy.protocol.policy import guard_of
 from plfl.errors import Interrupted, RunFailed
 from plfl.federate.params import client_keys
 from plfl.federate.round import choose_cohort
 from small import assert_trees_close, consenting, tiny_config, uneven_panel
 
-ALL_SHARED = [pytest.param("none", server, marks=pytest.mark.e2e) for server in ("fed_adam", "fed_avg_adaptive")]
+ALL_SHARED = [
+    pytest.param("none", server, marks=pytest.mark.e2e)
+    for server in ("fed_adam", "fed_avg_adaptive")
+]
 
 
 @pytest.mark.parametrize(
     ("personal", "server"),
-    [("none", "fed_avg"), ("mlp", "fed_avg"), ("mlp", "fed_adam"), ("mlp", "fed_avg_adaptive"), *ALL_SHARED],
+    [
+        ("none", "fed_avg"),
+        ("mlp", "fed_avg"),
+        ("mlp", "fed_adam"),
+        ("mlp", "fed_avg_adaptive"),
+        *ALL_SHARED,
+    ],
 )
-def test_separate_servers_and_clients_have_the_numbers_of_the_plain_loop(tmp_path, server, personal):
-    panel, config = uneven_panel(3).sorted(), tiny_config(server=server, personal=personal, rounds=3)
+def test_separate_servers_and_clients_have_the_numbers_of_the_plain_loop(
+    tmp_path, server, personal
+):
+    panel, config = (
+        uneven_panel(3).sorted(),
+        tiny_config(server=server, personal=personal, rounds=3),
+    )
     policy = consenting(config)  # with the guard of a real client
     wire = LocalWire(make_nodes(tmp_path / "clients", panel, policy))
     coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
@@ -36,7 +52,9 @@ def test_separate_servers_and_clients_have_the_numbers_of_the_plain_loop(tmp_pat
     assert_trees_close(coordinator.state.common, expected.server.common, 1e-6)
     for row, (client, node) in enumerate(wire.nodes.items()):
         own = node.last_state(node.plan(config.local_steps, config.batch))
-        assert_trees_close(own.personal, jax.tree.map(lambda a, row=row: a[row], expected.clients.personal), 1e-6)
+        assert_trees_close(
+            own.personal, jax.tree.map(lambda a, row=row: a[row], expected.clients.personal), 1e-6
+        )
         assert client in coordinator.done
 
 
@@ -47,7 +65,9 @@ def test_a_cohort_is_the_simulation_s_while_everybody_is_there(tmp_path):
     keys = client_keys(config.seed, panel.ids)
     for row in coordinator.history:
         cohort = np.asarray(choose_cohort(keys, row["round"], 2))
-        assert row["asked"] == [client for client, is_asked in zip(panel.ids, cohort, strict=True) if is_asked]
+        assert row["asked"] == [
+            client for client, is_asked in zip(panel.ids, cohort, strict=True) if is_asked
+        ]
 
 
 def test_a_server_that_was_killed_after_a_round_goes_on_with_the_same_numbers(tmp_path):
@@ -95,16 +115,26 @@ def test_a_request_that_comes_twice_gets_the_same_answer_and_trains_once(tmp_pat
     panel, config = uneven_panel(2).sorted(), tiny_config(rounds=1)
     coordinator, wire = make_federation(tmp_path, panel, config)
     coordinator.go()
-    request = next(request for client, request in wire.asked if request.kind == TRAIN and client == panel.ids[0])
-    first = next(said for client, said in wire.sent if said.kind == UPDATE and client == panel.ids[0])
+    request = next(
+        request
+        for client, request in wire.asked
+        if request.kind == TRAIN and client == panel.ids[0]
+    )
+    first = next(
+        said for client, said in wire.sent if said.kind == UPDATE and client == panel.ids[0]
+    )
     again = make_nodes(tmp_path / "clients", panel)[panel.ids[0]]  # a client that was restarted
-    monkeypatch.setattr("plfl.deploy.node._update", lambda *args: pytest.fail("trained twice"))
+    monkeypatch.setattr(
+        "plfl.deploy.protocol.node._update", lambda *args: pytest.fail("trained twice")
+    )
     said = again.answer(request)
     assert said.facts == first.facts
     assert_trees_close(said.arrays, first.arrays, 0)
 
 
-def test_a_client_that_misses_a_round_keeps_its_personal_layers_and_the_round_closes_at_its_deadline(tmp_path):
+def test_a_client_that_misses_a_round_keeps_its_personal_layers_and_the_round_closes_at_its_deadline(
+    tmp_path,
+):
     panel, config = uneven_panel(3).sorted(), tiny_config(rounds=3)
     lost = panel.ids[1]
 
@@ -146,7 +176,9 @@ def test_a_federation_without_enough_clients_stops_with_what_they_said(tmp_path)
     panel, config = uneven_panel(3).sorted(), tiny_config()
     wire = LocalWire(make_nodes(tmp_path / "clients", panel, consenting(config, min_batch=64)))
     coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
-    with pytest.raises(RunFailed, match=r"missed its quorum 3 times .*below this client's floor of 64"):
+    with pytest.raises(
+        RunFailed, match=r"missed its quorum 3 times .*below this client's floor of 64"
+    ):
         coordinator.go()
     wire.absent = set(panel.ids)
     coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
@@ -163,16 +195,24 @@ def test_a_client_that_refused_is_asked_again(tmp_path, how):
 
     def change_policy(coordinator):
         if len(coordinator.history) == 1 and node.policy is not ANY:
-            assert coordinator.refused == {node.client: "parameter 'lstm.bias_hh' may not be shared by this client"}
+            assert coordinator.refused == {
+                node.client: "parameter 'lstm.bias_hh' may not be shared by this client"
+            }
             node.policy = ANY
             wire.absent = {node.client} if how == "when it was away" else set()
         if len(coordinator.history) == 2:
             wire.absent = set()
 
     terms = replace(SOON, forgiving=0.0 if how == "after some time" else 600.0)
-    coordinator, _ = make_federation(tmp_path, panel, config, terms, wire=wire, observer=change_policy)
+    coordinator, _ = make_federation(
+        tmp_path, panel, config, terms, wire=wire, observer=change_policy
+    )
     coordinator.go()
-    assert [node.client in row["accepted"] for row in coordinator.history] == [False, how == "after some time", True]
+    assert [node.client in row["accepted"] for row in coordinator.history] == [
+        False,
+        how == "after some time",
+        True,
+    ]
     assert coordinator.refused == {}
 
 
@@ -226,7 +266,9 @@ def test_while_one_client_is_told_its_plan_again_the_answers_of_the_others_are_n
             node._forget()
             coordinator.observer = lambda coordinator: None
 
-    coordinator, _ = make_federation(tmp_path, panel, config, Terms(deadline=10), wire=wire, observer=reinstall)
+    coordinator, _ = make_federation(
+        tmp_path, panel, config, Terms(deadline=10), wire=wire, observer=reinstall
+    )
     coordinator.go()
     assert [row["accepted"] for row in coordinator.history] == [list(panel.ids)] * 2
     assert [row["attempt"] for row in coordinator.history] == [1, 1]
@@ -281,7 +323,11 @@ def test_a_bad_update_is_quarantined_and_the_model_is_that_of_a_round_without_it
     coordinator.go()
 
     def lose(client, said):
-        is_lost = client == bad and said.kind == UPDATE and not (what == "replay" and said.facts["round"] == 1)
+        is_lost = (
+            client == bad
+            and said.kind == UPDATE
+            and not (what == "replay" and said.facts["round"] == 1)
+        )
         return None if is_lost else said
 
     lost = LocalWire(make_nodes(tmp_path / "lost" / "clients", panel), lose)
@@ -318,6 +364,8 @@ def test_thirty_percent_of_dropouts_hang_nothing(tmp_path):
         return None if said.kind == UPDATE and rng.random() < 0.3 else said
 
     wire = LocalWire(make_nodes(tmp_path / "clients", panel), drop)
-    coordinator, _ = make_federation(tmp_path, panel, config, replace(SOON, deadline=0.02), wire=wire)
+    coordinator, _ = make_federation(
+        tmp_path, panel, config, replace(SOON, deadline=0.02), wire=wire
+    )
     coordinator.go()
     assert len(coordinator.history) == 6

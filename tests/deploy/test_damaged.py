@@ -1,4 +1,6 @@
-"""Every file of a server and of a client, empty, cut off and overwritten: it is named with the way out, or it heals."""
+"""Every file of a server and of a client, empty, cut off and overwritten: it is named with the way
+out, or it heals.
+"""
 
 import logging
 import re
@@ -10,23 +12,21 @@ from pathlib import Path
 import pytest
 
 from federations import ANY, make_federation
-from plfl.deploy import provision
-from plfl.deploy.coordinator import Terms
-from plfl.deploy.life import RUNNING, recorded
-from plfl.deploy.local import LocalWire, make_nodes
-from plfl.deploy.messages import REFUSAL, TRAIN, UPDATE
-from plfl.deploy.runs import RUN, begin_run, read_run
-from plfl.deploy.server import ENROLLED, LINK, LinkMending, fault_of_database
-from plfl.deploy.settings import read_client, read_server
-from plfl.deploy.status import STATUS, TRAFFIC, read_status
-from plfl.deploy.supervise import LINK_SECRET, Child, check_files, write_link_secret
+from plfl.deploy.files.life import RUNNING, recorded
+from plfl.deploy.files.runs import RUN, begin_run, read_run
+from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.programs import provision
+from plfl.deploy.programs.server import ENROLLED, LINK, LinkMending, fault_of_database
+from plfl.deploy.programs.status import STATUS, TRAFFIC, read_status
+from plfl.deploy.programs.supervise import LINK_SECRET, Child, check_files, write_link_secret
+from plfl.deploy.protocol.coordinator import Terms
+from plfl.deploy.protocol.local import LocalWire, make_nodes
+from plfl.deploy.protocol.messages import REFUSAL, TRAIN, UPDATE
 from plfl.errors import BadInput, Transient
 from plfl.federate import checkpoint
 from small import tiny_config, uneven_panel
 
-WAY_OUT = (
-    r"restore|renew-server|correct it|remove it|copy keys|ask the operator|write \[|is missing; |name another|anew"
-)
+WAY_OUT = r"restore|renew-server|correct it|remove it|copy keys|ask the operator|write \[|is missing; |name another|anew"
 DAMAGE = {
     "emptied": lambda content: b"",
     "cut off": lambda content: content[: len(content) // 2],
@@ -40,7 +40,9 @@ def template(tmp_path_factory):
     top, panel = tmp_path_factory.mktemp("damaged"), uneven_panel(1).sorted()
     made = provision.init(top / "pilot", list(panel.ids), host="127.0.0.1")
     wire = LocalWire(make_nodes(top / "clients", panel, ANY))
-    coordinator, _ = make_federation(top, panel, tiny_config(rounds=3), Terms(deadline=60.0), wire=wire)
+    coordinator, _ = make_federation(
+        top, panel, tiny_config(rounds=3), Terms(deadline=60.0), wire=wire
+    )
     coordinator.go()
     server, [client] = read_server(made.server).folder, made.clients.values()
     shutil.move(top / "server", server)
@@ -48,7 +50,9 @@ def template(tmp_path_factory):
     begin_run(server, "pilot")
     with closing(sqlite3.connect(server / LINK)) as database, database:
         database.execute("create table nodes (id integer primary key, key text)")
-        database.executemany("insert into nodes (key) values (?)", [(f"{n:0200d}",) for n in range(200)])
+        database.executemany(
+            "insert into nodes (key) values (?)", [(f"{n:0200d}",) for n in range(200)]
+        )
     for name, content in ((STATUS, '{"run": "pilot"}'), (TRAFFIC, "{}"), (ENROLLED, "")):
         (server / name).write_text(content)
     for folder in (server, read_client(client).folder):
@@ -106,7 +110,8 @@ SERVER_FILES = {
     "state/process.json": "",
     "state/.lock": "",
 }
-"""How a start with it damaged ends; with "" the file is written anew, and nothing has to be said."""
+"""How a start with it damaged ends; with "" the file is written anew, and nothing has to be said.
+"""
 
 
 @pytest.mark.parametrize("how", DAMAGE)
@@ -119,7 +124,9 @@ def test_a_damaged_file_of_a_server_is_named_with_the_way_out_or_heals(pilot, ca
     if name == f"state/{LINK}" and how == "emptied":  # that is a new database
         assert fault_of_database(path) is None
         return
-    if name == "server.toml" and how == "cut off":  # a server with a run of other settings says so later
+    if (
+        name == "server.toml" and how == "cut off"
+    ):  # a server with a run of other settings says so later
         assert "server.toml has no table [run]: is its end missing?" in said
         return
     assert found == (SERVER_FILES[name] or "goes on"), said
@@ -142,7 +149,9 @@ def test_a_server_whose_checkpoints_are_all_damaged_says_so(pilot, caplog):
         path.write_bytes(b"")
     found, said = outcome(start_server, pilot, caplog)
     assert found == "status 2"
-    assert re.search(r"every checkpoint in .* is damaged \(.*server\.safetensors.*restore the folder", said)
+    assert re.search(
+        r"every checkpoint in .* is damaged \(.*server\.safetensors.*restore the folder", said
+    )
 
 
 @pytest.mark.parametrize("how", DAMAGE)
@@ -204,9 +213,15 @@ def start_client(pilot, panel):
     [node] = nodes.values()
     node.folder = settings.folder
     coordinator, wire = make_federation(
-        pilot, panel, tiny_config(rounds=4), Terms(deadline=60.0, settling=1.0), wire=LocalWire(nodes)
+        pilot,
+        panel,
+        tiny_config(rounds=4),
+        Terms(deadline=60.0, settling=1.0),
+        wire=LocalWire(nodes),
     )
-    coordinator.windows = dict.fromkeys(panel.ids, 10)  # it does not know that the client has lost its plan
+    coordinator.windows = dict.fromkeys(
+        panel.ids, 10
+    )  # it does not know that the client has lost its plan
     coordinator._one_round(1)
     kinds = [said.kind for _, said in wire.sent]
     assert kinds[-1] == UPDATE, wire.sent
@@ -216,7 +231,9 @@ def start_client(pilot, panel):
 
 @pytest.mark.parametrize("how", DAMAGE)
 @pytest.mark.parametrize("name", CLIENT_FILES)
-def test_a_damaged_file_of_a_client_is_named_with_the_way_out_or_heals(template, pilot, caplog, name, how):
+def test_a_damaged_file_of_a_client_is_named_with_the_way_out_or_heals(
+    template, pilot, caplog, name, how
+):
     [home] = (pilot / "clients").iterdir()
     path = next(home.glob("client-*.toml")) if name == "client-0.toml" else home / name
     path.touch()
@@ -234,8 +251,8 @@ def test_a_damaged_file_of_a_client_is_named_with_the_way_out_or_heals(template,
 
 
 def test_the_state_of_a_program_is_known_although_its_file_is_damaged(pilot):
-    from plfl.deploy.life import read_life
-    from plfl.deploy.supervise import hold
+    from plfl.deploy.files.life import read_life
+    from plfl.deploy.programs.supervise import hold
 
     folder = pilot / "server" / "state"
     (folder / "process.json").write_bytes(b"")

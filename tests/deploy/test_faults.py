@@ -1,4 +1,6 @@
-"""Real programs when something is wrong: one line that says what, an exit status, and nobody is left behind."""
+"""Real programs when something is wrong: one line that says what, an exit status, and nobody is
+left behind.
+"""
 
 import json
 import os
@@ -13,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plfl.deploy import provision
-from plfl.deploy.settings import read_client, read_server
-from plfl.deploy.supervise import free_port
+from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.programs import provision
+from plfl.deploy.programs.supervise import free_port
 from waiting import LIMIT, log_of, wait_for
 
 pytestmark = pytest.mark.e2e
@@ -29,13 +31,19 @@ sys.modules["plfl._version"] = module
 def make(folder, ids=None, **settings):
     run = {"recipe": "paper", "settings": {"rounds": 3, "local_steps": 10, **settings}}
     return provision.init_from_data(
-        *(folder, "generated:2?days=40", ids), host="127.0.0.1", port=free_port(), run=run, rounds={"quorum": 1.0}
+        *(folder, "generated:2?days=40", ids),
+        host="127.0.0.1",
+        port=free_port(),
+        run=run,
+        rounds={"quorum": 1.0},
     )
 
 
 @contextmanager
 def program(*command, **env):
-    """A process of `plfl federation` that can be read and ended; all that it started is gone afterwards."""
+    """A process of `plfl federation` that can be read and ended; all that it started is gone
+    afterwards.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "plfl", "federation", *map(str, command)],
         env={**os.environ, **env},
@@ -57,7 +65,9 @@ def last_line(process):
 
 
 def stop(process, number):
-    """Send a signal; the exit status, the last line, and what is still there of the processes that it had started."""
+    """Send a signal; the exit status, the last line, and what is still there of the processes that
+    it had started.
+    """
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 2
     process.send_signal(number)
@@ -68,43 +78,62 @@ def stop(process, number):
 
 def test_a_port_that_is_in_use_is_said_and_a_server_ends(tmp_path):
     made = make(tmp_path / "pilot")
-    with socket.create_server(("127.0.0.1", read_server(made.server).port)), program("server", made.server) as server:
+    with (
+        socket.create_server(("127.0.0.1", read_server(made.server).port)),
+        program("server", made.server) as server,
+    ):
         status, line = last_line(server)
     assert status == 2
     assert f"port {read_server(made.server).port} is in use by another program; stop it" in line
 
 
-def test_a_server_and_its_clients_that_are_told_to_stop_leave_nothing_behind_and_go_on_later(tmp_path):
+def test_a_server_and_its_clients_that_are_told_to_stop_leave_nothing_behind_and_go_on_later(
+    tmp_path,
+):
     """Also another version at one client, and other settings at the server after its start."""
     made = make(tmp_path / "pilot", fraction=1.0)
-    server, (right, other) = read_server(made.server), [read_client(path) for path in made.clients.values()]
+    server, (right, other) = (
+        read_server(made.server),
+        [read_client(path) for path in made.clients.values()],
+    )
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "sitecustomize.py").write_text(OTHER_VERSION)
     paths = dict(zip((right.id, other.id), made.clients.values(), strict=True))
 
     def logs():
-        return "\n".join(log_of(each)[-3000:] for each in (server.folder, right.folder, other.folder))
+        return "\n".join(
+            log_of(each)[-3000:] for each in (server.folder, right.folder, other.folder)
+        )
 
     with ExitStack() as stack:
         running = stack.enter_context(program("server", made.server))
         first = stack.enter_context(program("client", paths[right.id]))
-        second = stack.enter_context(program("client", paths[other.id], PYTHONPATH=path_with(tmp_path / "path")))
+        second = stack.enter_context(
+            program("client", paths[other.id], PYTHONPATH=path_with(tmp_path / "path"))
+        )
         reason = "is not allowed here: it is not that of this version of plfl"
         wait_for(lambda: f"{right.id} is ready" in log_of(server.folder), logs)
         wait_for(lambda: reason in log_of(server.folder), logs)
-        assert f"{other.id} refuses: the app bundle" in log_of(server.folder)  # and the quorum is missed: no round
+        assert f"{other.id} refuses: the app bundle" in log_of(
+            server.folder
+        )  # and the quorum is missed: no round
         assert reason in log_of(other.folder)
         assert "install the server's version" in log_of(other.folder)
 
         status, line, alive = stop(first, signal.SIGTERM)
         assert (status, alive) == (-signal.SIGTERM, [])
-        assert "the client was stopped; its personal layers are saved. Start it again to go on" in line
+        assert (
+            "the client was stopped; its personal layers are saved. Start it again to go on" in line
+        )
         status, line, alive = stop(second, signal.SIGINT)
         assert (status, alive) == (130, [])
         assert "the client was stopped" in line
         status, line, alive = stop(running, signal.SIGTERM)
         assert (status, alive) == (-signal.SIGTERM, [])
-        assert "the server was stopped; every round that was closed is saved. Start it again to go on" in line
+        assert (
+            "the server was stopped; every round that was closed is saved. Start it again to go on"
+            in line
+        )
 
     change(made.server, "local_steps = 10", "local_steps = 12")
     with program("server", made.server) as again:
@@ -123,7 +152,9 @@ def test_a_server_and_its_clients_that_are_told_to_stop_leave_nothing_behind_and
 
 
 def check_upgrade(made, path, before):
-    """All of them with another version: the old folder is refused, and a new run begins with what it holds."""
+    """All of them with another version: the old folder is refused, and a new run begins with what
+    it holds.
+    """
     env = {"PYTHONPATH": path_with(path)}
     with program("server", made.server, **env) as server:
         status, line = last_line(server)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from federations import UNGUARDED, make_federation, make_nodes
-from plfl.deploy.finishing import finish, own_state
-from plfl.deploy.local import LocalWire
-from plfl.federation import Federation
-from plfl.tuning import full_params
+from plfl.deploy.protocol.finishing import finish, own_state
+from plfl.deploy.protocol.local import LocalWire
+from plfl.federate.federation import Federation
+from plfl.runs.tuning import full_params
 from small import DEVICES, analog_config, assert_trees_close, consenting, tiny_config, uneven_panel
 
 
@@ -42,10 +42,12 @@ def test_a_client_writes_its_own_report_and_nobody_else_s(tmp_path):
 
 @pytest.mark.e2e
 def test_a_deployed_model_forecasts_from_a_client_s_folder(tmp_path):
-    from plfl.forecast.deployed import find_model
+    from plfl.forecast.client_model import find_model
 
     panel, config = uneven_panel(2, days=40).sorted(), analog_config(tune_rounds=2)
-    wire = LocalWire(make_nodes(tmp_path / "clients", panel, consenting(config, **UNGUARDED), finish))
+    wire = LocalWire(
+        make_nodes(tmp_path / "clients", panel, consenting(config, **UNGUARDED), finish)
+    )
     coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
     coordinator.go()
     for client, node in wire.nodes.items():

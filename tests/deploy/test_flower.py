@@ -1,4 +1,6 @@
-"""Real processes of Flower: a SuperLink behind our front, SuperNodes with our executor, killed and started again."""
+"""Real processes of Flower: a SuperLink behind our front, SuperNodes with our executor, killed and
+started again.
+"""
 
 import http.client
 import io
@@ -14,18 +16,19 @@ import psutil
 import pytest
 
 from links import superlink
-from plfl.deploy import client as client_role
-from plfl.deploy import flower_server, provision
-from plfl.deploy.agreement import make_agreement
-from plfl.deploy.client import run_client
-from plfl.deploy.demo import started
-from plfl.deploy.flower import bundle, digest_of_bundle
-from plfl.deploy.front import Front
-from plfl.deploy.messages import PLAN, READY, REFUSAL, Message
-from plfl.deploy.roster import read_file
-from plfl.deploy.server import fault_of_key
-from plfl.deploy.settings import read_client, read_server
-from plfl.deploy.supervise import free_port
+from plfl.deploy.files.roster import read_file
+from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.flower import server as flower_server
+from plfl.deploy.flower.app import bundle, digest_of_bundle
+from plfl.deploy.programs import client as client_role
+from plfl.deploy.programs import provision
+from plfl.deploy.programs.client import run_client
+from plfl.deploy.programs.demo import started
+from plfl.deploy.programs.front import Front
+from plfl.deploy.programs.server import fault_of_key
+from plfl.deploy.programs.supervise import free_port
+from plfl.deploy.protocol.agreement import make_agreement
+from plfl.deploy.protocol.messages import PLAN, READY, REFUSAL, Message
 from plfl.errors import BadInput
 from plfl.storage import read_arrays
 from waiting import log_of, wait_for
@@ -52,7 +55,9 @@ def behind_a_front(made):
 def make(folder, ids, **more):
     run = {"recipe": "paper", "settings": {"rounds": 2, "local_steps": 10}} | more.pop("run", {})
     source = "generated:3?days=40"
-    return provision.init_from_data(folder, source, ids, host="127.0.0.1", port=free_port(), run=run, **more)
+    return provision.init_from_data(
+        folder, source, ids, host="127.0.0.1", port=free_port(), run=run, **more
+    )
 
 
 def ask(wire, client, message, seconds=90):
@@ -72,7 +77,9 @@ def add_to_bundle(name, text):
     return content.getvalue()
 
 
-def test_clients_are_reached_refuse_other_bundles_and_are_turned_away_when_revoked(tmp_path, monkeypatch, caplog):
+def test_clients_are_reached_refuse_other_bundles_and_are_turned_away_when_revoked(
+    tmp_path, monkeypatch, caplog
+):
     made = make(tmp_path / "pilot", ["b001", "b002"])
     with ExitStack() as stack:
         wire, settings = stack.enter_context(behind_a_front(made))
@@ -89,8 +96,15 @@ def test_clients_are_reached_refuse_other_bundles_and_are_turned_away_when_revok
         assert ask(wire, "b002", plan).reason == "it has not been online yet"
 
         context = ssl.create_default_context(cafile=settings.ca)
-        for path in ("/v1/control/list-runs", "/v1/control/start-run", "/v1/runtime/acquire-task", "/docs"):
-            with closing(http.client.HTTPSConnection("127.0.0.1", settings.port, context=context)) as connection:
+        for path in (
+            "/v1/control/list-runs",
+            "/v1/control/start-run",
+            "/v1/runtime/acquire-task",
+            "/docs",
+        ):
+            with closing(
+                http.client.HTTPSConnection("127.0.0.1", settings.port, context=context)
+            ) as connection:
                 connection.request("POST", path, b"")
                 assert connection.getresponse().status == 404, path
 
@@ -101,12 +115,16 @@ def test_clients_are_reached_refuse_other_bundles_and_are_turned_away_when_revok
         wire._session = wire.link.begin()
         said = ask(wire, "b001", plan)
         assert said.kind == REFUSAL
-        assert f"the app bundle {digest_of_bundle(evil)} is not allowed here" in said.facts["reason"]
+        assert (
+            f"the app bundle {digest_of_bundle(evil)} is not allowed here" in said.facts["reason"]
+        )
 
         provision.revoke_client(made.folder, "b002", "moved out")
         wire._enrol()
         monkeypatch.setattr(client_role, "_ONLINE_SECONDS", 2.0)
-        with pytest.raises(BadInput, match=r"does not accept 'b002' with the key SHA256:.*was revoked"):
+        with pytest.raises(
+            BadInput, match=r"does not accept 'b002' with the key SHA256:.*was revoked"
+        ):
             run_client(made.clients["b002"])
         assert "'b002' was revoked on" in caplog.text  # the server's side
 
@@ -131,7 +149,9 @@ def kept_rounds(folder):
 
 
 def open_if_read(pipe):
-    """The pipe's other end, if somebody waits to read from it; reading goes on until that is closed."""
+    """The pipe's other end, if somebody waits to read from it; reading goes on until that is
+    closed.
+    """
     with suppress(OSError):
         return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
 
@@ -146,7 +166,9 @@ def test_a_node_that_is_killed_in_a_round_goes_on_with_its_personal_layers(tmp_p
     )
     folder, lost = read_server(made.server).folder, read_client(made.clients["b002"]).folder
     lost.mkdir()
-    secret = lost / "draws.secret"  # a client reads it in each round, here as often as it is handed out
+    secret = (
+        lost / "draws.secret"
+    )  # a client reads it in each round, here as often as it is handed out
     os.mkfifo(secret)
     reading = []
 
@@ -176,7 +198,9 @@ def test_a_node_that_is_killed_in_a_round_goes_on_with_its_personal_layers(tmp_p
         wait_for(lambda: len(rows_of(folder)) > last, logs, 100)
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == -signal.SIGTERM
-        made.server.write_text(made.server.read_text().replace("quorum = 0.5", "quorum = 1.0"))  # not without it
+        made.server.write_text(
+            made.server.read_text().replace("quorum = 0.5", "quorum = 1.0")
+        )  # not without it
         server = stack.enter_context(started("server", str(made.server)))
         wait_for(lambda: server.poll() is not None, logs, 300)
         assert server.returncode == 0, logs()
@@ -192,7 +216,11 @@ def test_a_node_that_is_killed_in_a_round_goes_on_with_its_personal_layers(tmp_p
     assert taken
     assert taken[-1] == rounds
     kept = kept_rounds(lost)
-    state = {name.removeprefix("after/"): value for name, value in before.items() if name.startswith("after/")}
+    state = {
+        name.removeprefix("after/"): value
+        for name, value in before.items()
+        if name.startswith("after/")
+    }
     assert any(name.startswith("personal/") for name in state)
     for name, value in state.items():
         assert kept[taken[0]][f"before/{name}"].tobytes() == value.tobytes(), name

@@ -11,10 +11,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.proto.runtime_pb2 import SendTaskHeartbeatResponse
 
-from plfl.deploy.codec import Malformed
-from plfl.deploy.flower import bundle, digest_of_bundle, from_record, sign_of_life, to_record
-from plfl.deploy.flower_process import HEARTBEAT, beat_faster, environment
-from plfl.deploy.messages import UPDATE, Message
+from plfl.deploy.flower.app import bundle, digest_of_bundle, from_record, sign_of_life, to_record
+from plfl.deploy.flower.process import HEARTBEAT, beat_faster, environment
+from plfl.deploy.protocol.codec import Malformed
+from plfl.deploy.protocol.messages import UPDATE, Message
 
 
 def test_a_record_gives_back_its_message():

@@ -14,11 +14,11 @@ from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
-from plfl.deploy import flower_server
-from plfl.deploy.coordinator import Failure
-from plfl.deploy.flower import to_record
-from plfl.deploy.flower_server import FlowerWire, Session
-from plfl.deploy.messages import READY, REFUSAL, UPDATE, Message
+from plfl.deploy.flower import server as flower_server
+from plfl.deploy.flower.app import to_record
+from plfl.deploy.flower.server import FlowerWire, Session
+from plfl.deploy.protocol.coordinator import Failure
+from plfl.deploy.protocol.messages import READY, REFUSAL, UPDATE, Message
 
 UPDATED = Message(UPDATE, {"round": 1}, {"w": np.float32([1, 2])})
 
@@ -33,7 +33,9 @@ class Link:
         """An answer whose parts are announced, and can be made available one by one."""
         answer = FlowerMessage(content, 1, "train")
         tree, parts = get_object_tree(answer), get_all_nested_objects(answer)
-        tree.children.extend(ObjectTree(object_id=f"more-{k}") for k in range(num_parts - len(parts)))
+        tree.children.extend(
+            ObjectTree(object_id=f"more-{k}") for k in range(num_parts - len(parts))
+        )
         self.trees[request] = tree
         self.known |= {each.object_id for each in tree.children} | set(parts)
         return {name: part.deflate() for name, part in parts.items()}
@@ -43,14 +45,20 @@ class Link:
         return [f"request-{k}" for k in range(self.num - len(messages), self.num)]
 
     def PullMessages(self, request):
-        found = [self.trees.pop(each) for each in request.message_ids if each in self.trees]  # each once
-        messages = [ProtoMessage(metadata=ProtoMetadata(message_id=tree.object_id)) for tree in found]
+        found = [
+            self.trees.pop(each) for each in request.message_ids if each in self.trees
+        ]  # each once
+        messages = [
+            ProtoMessage(metadata=ProtoMetadata(message_id=tree.object_id)) for tree in found
+        ]
         return PullAppMessagesResponse(messages_list=messages, message_object_trees=found)
 
     def PullObject(self, request):
         content = self.parts.get(request.object_id, b"")
         is_found = request.object_id in self.known
-        return PullObjectResponse(object_found=is_found, object_available=bool(content), object_content=content)
+        return PullObjectResponse(
+            object_found=is_found, object_available=bool(content), object_content=content
+        )
 
     def ConfirmMessageReceived(self, request):
         self.forgotten.append(request.message_object_id)
@@ -67,7 +75,9 @@ def wire(link, monkeypatch):
         monkeypatch.setattr(TaskIdentity, name, 1)
     wire = FlowerWire(None, dict)
     session = Session.__new__(Session)
-    session.grid = SimpleNamespace(_runtime_client=link, node=Node(node_id=1), push_messages=link.push_messages)
+    session.grid = SimpleNamespace(
+        _runtime_client=link, node=Node(node_id=1), push_messages=link.push_messages
+    )
     session.run_id = 1
     wire._session, wire._nodes = session, {"a": 7}
     return wire
@@ -92,7 +102,9 @@ def test_an_answer_comes_when_all_its_parts_are_there_and_is_forgotten_then(wire
     assert look(wire) == []
 
 
-def test_an_answer_that_is_announced_and_does_not_come_keeps_nobody_waiting_and_is_given_up(wire, link, monkeypatch):
+def test_an_answer_that_is_announced_and_does_not_come_keeps_nobody_waiting_and_is_given_up(
+    wire, link, monkeypatch
+):
     monkeypatch.setattr(flower_server, "_PULL_SECONDS", 0.0)
     wire.send({"a": Message("train", {})}, 60)
     link.put("request-0", to_record(UPDATED))
@@ -126,7 +138,8 @@ def test_an_answer_that_did_not_pass_the_front_is_given_up_once(wire, link):
 def test_an_answer_that_cannot_be_read_is_a_failure(wire, link, what):
     wire.send({"a": Message("train", {})}, 60)
     link.parts = link.put(
-        "request-0", RecordDict({"x": ConfigRecord({})}) if what == "no record" else to_record(UPDATED)
+        "request-0",
+        RecordDict({"x": ConfigRecord({})}) if what == "no record" else to_record(UPDATED),
     )
     if what == "no message":
         tree = link.trees["request-0"]

@@ -16,12 +16,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from plfl.deploy import front as front_module
-from plfl.deploy import provision
-from plfl.deploy.codec import encode, largest_answer
-from plfl.deploy.front import Front
-from plfl.deploy.guests import GRACE, MOST_PER_KEY, MOST_STRANGERS, Guests
-from plfl.deploy.messages import UPDATE, Message
+from plfl.deploy.programs import front as front_module
+from plfl.deploy.programs import provision
+from plfl.deploy.programs.front import Front
+from plfl.deploy.programs.guests import GRACE, MOST_PER_KEY, MOST_STRANGERS, Guests
+from plfl.deploy.protocol.codec import encode, largest_answer
+from plfl.deploy.protocol.messages import UPDATE, Message
 from plfl.errors import BadInput
 from signed import sign
 from waiting import wait_for
@@ -93,7 +93,9 @@ def make_front(pilot, upstream, port=None, **values):
 def call(front, pilot, path, body=b"", method="POST", headers=None):
     context = ssl.create_default_context(cafile=pilot / "ca.crt")
     headers = sign(key_of(pilot)) if headers is None else headers
-    with closing(http.client.HTTPSConnection("127.0.0.1", front.port, context=context, timeout=30)) as connection:
+    with closing(
+        http.client.HTTPSConnection("127.0.0.1", front.port, context=context, timeout=30)
+    ) as connection:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
         return answer.status, answer.read(), answer.headers
@@ -109,7 +111,10 @@ def test_calls_of_clients_pass_and_are_counted(front, pilot, link):
     assert counted.num_requests == 1
     assert len(body) < counted.up < len(body) + 1000
     assert len(body) < counted.down < len(body) + 400
-    assert (counted.up - counted.heads_up, counted.down - counted.heads_down) == (len(body), len(body))
+    assert (counted.up - counted.heads_up, counted.down - counted.heads_down) == (
+        len(body),
+        len(body),
+    )
 
 
 def test_calls_at_the_same_time_are_all_counted(front, pilot, link):
@@ -125,9 +130,25 @@ def test_calls_at_the_same_time_are_all_counted(front, pilot, link):
 @pytest.mark.parametrize(
     "path",
     [
-        *("/v1/control/list-runs", "/v1/runtime/acquire-task", "/docs", "/openapi.json", "/health", "/"),
-        *("/v1/fleet/../control/list-runs", "/v1/fleet/%2e%2e/control/start-run", "/v1/fleet//v1/control/stop-run"),
-        *("/v1/fleet/register-node", "/v1/fleet/unregister-node", "/v1/fleet/x?y=/v1/control/", "/v1/fleet/"),
+        *(
+            "/v1/control/list-runs",
+            "/v1/runtime/acquire-task",
+            "/docs",
+            "/openapi.json",
+            "/health",
+            "/",
+        ),
+        *(
+            "/v1/fleet/../control/list-runs",
+            "/v1/fleet/%2e%2e/control/start-run",
+            "/v1/fleet//v1/control/stop-run",
+        ),
+        *(
+            "/v1/fleet/register-node",
+            "/v1/fleet/unregister-node",
+            "/v1/fleet/x?y=/v1/control/",
+            "/v1/fleet/",
+        ),
         *("http://127.0.0.1/v1/control/list-runs", "/v1/fleet", "/V1/CONTROL/list-runs"),
     ],
 )
@@ -148,7 +169,9 @@ def test_a_second_request_hidden_in_the_first_does_not_pass(front, pilot, link):
         b"content-length: 0\r\n",
     ):
         with connected(front, pilot) as stream:
-            stream.sendall(head_of("/v1/fleet/get-run", sign(key_of(pilot))) + headers + b"\r\n" + hidden)
+            stream.sendall(
+                head_of("/v1/fleet/get-run", sign(key_of(pilot))) + headers + b"\r\n" + hidden
+            )
             while stream.recv(4096):
                 pass
     assert {path for path, _ in link.seen} <= {"/v1/fleet/get-run"}
@@ -186,12 +209,17 @@ def test_while_the_link_is_away_clients_are_told_to_try_again(pilot):
 
 
 def test_who_is_turned_away_is_named(pilot, link, caplog):
-    front = make_front(pilot, link.server_port, fault_of_key=lambda key: f"the key {key.decode()} was revoked")
+    front = make_front(
+        pilot, link.server_port, fault_of_key=lambda key: f"the key {key.decode()} was revoked"
+    )
     front.start()
     try:
         headers = {"flwr-public-key": "S0VZ"}
         status, body, _ = call(front, pilot, "/v1/fleet/activate-node", headers=headers)
-        assert (status, json.loads(body)) == (412, {"code": 2004, "detail": "the key KEY was revoked"})
+        assert (status, json.loads(body)) == (
+            412,
+            {"code": 2004, "detail": "the key KEY was revoked"},
+        )
         assert call(front, pilot, "/v1/fleet/pull-messages", headers=headers)[0] == 401
     finally:
         front.stop()
@@ -204,7 +232,9 @@ def test_who_uses_a_key_that_is_in_use_is_named(front, pilot, link, caplog):
     assert "a client at 127.0.0.1 was turned away: its key is in use" in caplog.text
 
 
-def test_plain_http_and_other_authorities_are_refused_with_the_reason(front, pilot, tmp_path, caplog):
+def test_plain_http_and_other_authorities_are_refused_with_the_reason(
+    front, pilot, tmp_path, caplog
+):
     with closing(http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)) as plain:
         plain.request("GET", "/")
         with pytest.raises((OSError, http.client.HTTPException)):
@@ -215,7 +245,10 @@ def test_plain_http_and_other_authorities_are_refused_with_the_reason(front, pil
     until = time.monotonic() + 5
     while caplog.text.count("refused") < 2 and time.monotonic() < until:
         time.sleep(0.05)
-    assert "it speaks plain HTTP; this server wants TLS unless both sides run with --insecure" in caplog.text
+    assert (
+        "it speaks plain HTTP; this server wants TLS unless both sides run with --insecure"
+        in caplog.text
+    )
     assert "its ca.crt is another federation's" in caplog.text
 
 
@@ -242,13 +275,19 @@ def test_a_port_in_use_is_one_line_with_the_fix(pilot, front):
 
 FAULTS = {
     "no key": lambda right: {},
-    "no signature": lambda right: {key: value for key, value in right.items() if key != "flwr-signature"},
-    "no time": lambda right: {key: value for key, value in right.items() if key != "flwr-timestamp"},
+    "no signature": lambda right: {
+        key: value for key, value in right.items() if key != "flwr-signature"
+    },
+    "no time": lambda right: {
+        key: value for key, value in right.items() if key != "flwr-timestamp"
+    },
     "another time": lambda right: right | {"flwr-timestamp": "2026-01-01T00:00:00+00:00"},
     "no date": lambda right: right | {"flwr-timestamp": "soon"},
     "a key of nobody": lambda right: right | {"flwr-public-key": b64encode(b"x").decode()},
     "no base64": lambda right: right | {"flwr-signature": "***"},
-    "a signature of something else": lambda right: right | {"flwr-signature": b64encode(bytes(96)).decode()},
+    "a signature of something else": lambda right: (
+        right | {"flwr-signature": b64encode(bytes(96)).decode()}
+    ),
 }
 
 
@@ -256,23 +295,34 @@ FAULTS = {
 def test_a_body_without_a_valid_signature_is_refused_before_it_is_read(front, pilot, link, fault):
     headers = FAULTS[fault](sign(key_of(pilot)))
     with connected(front, pilot) as stream:
-        stream.sendall(head_of(PUSH, headers | {"content-length": "1000"}) + b"\r\n")  # and nothing of its body
+        stream.sendall(
+            head_of(PUSH, headers | {"content-length": "1000"}) + b"\r\n"
+        )  # and nothing of its body
         assert stream.recv(4096).startswith(b"HTTP/1.1 401")
     assert link.seen == []
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_signature_of_another_time_is_refused_with_what_is_wrong_with_the_clock(front, pilot, link, hours):
+def test_a_signature_of_another_time_is_refused_with_what_is_wrong_with_the_clock(
+    front, pilot, link, hours
+):
     status, body, _ = call(front, pilot, PUSH, b"x", headers=sign(key_of(pilot), 3600 * hours))
     assert status == 401
-    assert "the client's clock is 3600 s " + ("ahead of" if hours > 0 else "behind") in json.loads(body)["detail"]
+    assert (
+        "the client's clock is 3600 s " + ("ahead of" if hours > 0 else "behind")
+        in json.loads(body)["detail"]
+    )
     assert link.seen == []
 
 
 def test_a_header_that_is_there_twice_is_refused(front, pilot, link):
     with connected(front, pilot) as stream:
-        twice = b"flwr-public-key: " + sign(key_of(pilot, "b"))["flwr-public-key"].encode() + b"\r\n"
-        stream.sendall(head_of(PUSH, sign(key_of(pilot)) | {"content-length": "0"}) + twice + b"\r\n")
+        twice = (
+            b"flwr-public-key: " + sign(key_of(pilot, "b"))["flwr-public-key"].encode() + b"\r\n"
+        )
+        stream.sendall(
+            head_of(PUSH, sign(key_of(pilot)) | {"content-length": "0"}) + twice + b"\r\n"
+        )
         assert stream.recv(4096).startswith(b"HTTP/1.1 400")
     assert link.seen == []
 
@@ -295,15 +345,25 @@ def test_a_body_that_no_answer_can_have_is_refused_before_it_is_read(pilot, link
     front = make_front(pilot, link.server_port, largest=lambda: 20_000)
     front.start()
     try:
-        for path, length, status in ((PUSH, 20_000, 200), (PUSH, 20_001, 413), ("/v1/fleet/get-run", 8193, 413)):
+        for path, length, status in (
+            (PUSH, 20_000, 200),
+            (PUSH, 20_001, 413),
+            ("/v1/fleet/get-run", 8193, 413),
+        ):
             with connected(front, pilot) as stream:
                 body = bytes(length) if status == 200 else b""
-                stream.sendall(head_of(path, sign(key_of(pilot)) | {"content-length": str(length)}) + b"\r\n" + body)
+                stream.sendall(
+                    head_of(path, sign(key_of(pilot)) | {"content-length": str(length)})
+                    + b"\r\n"
+                    + body
+                )
                 assert stream.recv(4096).startswith(f"HTTP/1.1 {status}".encode())
     finally:
         front.stop()
     assert [len(body) for _, body in link.seen] == [20_000]
-    assert list(front.cut.values()) == [(1, "such a body has at most 20,000 bytes here, not 20,001")]  # the answer's
+    assert list(front.cut.values()) == [
+        (1, "such a body has at most 20,000 bytes here, not 20,001")
+    ]  # the answer's
     assert "such a body has at most 20,000 bytes here, not 20,001" in caplog.text
 
 
@@ -313,10 +373,16 @@ def test_a_client_sends_no_more_than_it_was_asked_for(pilot, link):
     try:
         said = [call(front, pilot, PUSH, bytes(1000))[0] for _ in range(9)]
         assert said == [200] * 8 + [429]
-        assert call(front, pilot, PUSH, bytes(1000), headers=sign(key_of(pilot, "b")))[0] == 200  # another one may
-        assert call(front, pilot, "/v1/fleet/pull-messages", b"")[0] == 200  # there was nothing for it
+        assert (
+            call(front, pilot, PUSH, bytes(1000), headers=sign(key_of(pilot, "b")))[0] == 200
+        )  # another one may
+        assert (
+            call(front, pilot, "/v1/fleet/pull-messages", b"")[0] == 200
+        )  # there was nothing for it
         assert call(front, pilot, PUSH, bytes(1000))[0] == 429
-        assert call(front, pilot, "/v1/fleet/pull-messages", b"a request")[0] == 200  # which it echoes
+        assert (
+            call(front, pilot, "/v1/fleet/pull-messages", b"a request")[0] == 200
+        )  # which it echoes
         assert call(front, pilot, PUSH, bytes(1000))[0] == 200
     finally:
         front.stop()
@@ -335,7 +401,9 @@ def test_while_keys_are_not_registered_clients_are_told_to_try_again(pilot, link
 def test_the_largest_answer_holds_every_answer_of_the_plan():
     shared = {f"layer.{k}.weight": ((50, 70), "float32") for k in range(20)}
     message = Message(
-        UPDATE, {"client": "x" * 200, "loss": 0.1}, {n: np.zeros(s, "f4") for n, (s, _) in shared.items()}
+        UPDATE,
+        {"client": "x" * 200, "loss": 0.1},
+        {n: np.zeros(s, "f4") for n, (s, _) in shared.items()},
     )
     text, content = encode(message)
     assert len(text.encode()) + len(content) < largest_answer(shared) < 20 * 50 * 70 * 4 + 20_000
@@ -401,7 +469,9 @@ def test_where_everybody_is_busy_the_next_one_waits():
     assert guest not in guests.all
 
 
-def test_idle_connections_of_strangers_end_by_themselves_and_nobody_else_notices(front, pilot, link, monkeypatch):
+def test_idle_connections_of_strangers_end_by_themselves_and_nobody_else_notices(
+    front, pilot, link, monkeypatch
+):
     monkeypatch.setattr(front_module, "_HEAD_SECONDS", 0.5)
     with ExitStack() as stack:
         idle = [stack.enter_context(connected(front, pilot)) for _ in range(10)]
@@ -415,7 +485,9 @@ def test_idle_connections_of_strangers_end_by_themselves_and_nobody_else_notices
 
 def test_a_connection_is_used_for_many_calls(front, pilot, link):
     context = ssl.create_default_context(cafile=pilot / "ca.crt")
-    with closing(http.client.HTTPSConnection("127.0.0.1", front.port, context=context, timeout=30)) as connection:
+    with closing(
+        http.client.HTTPSConnection("127.0.0.1", front.port, context=context, timeout=30)
+    ) as connection:
         ports = set()
         for k in range(3):
             connection.request("POST", "/v1/fleet/get-run", bytes([k]), sign(key_of(pilot)))
@@ -434,7 +506,7 @@ FEW = """
 import resource, socket, sys, threading, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 from pathlib import Path
-from plfl.deploy.front import Front
+from plfl.deploy.programs.front import Front
 pilot, port, upstream = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 front = Front("127.0.0.1", port, upstream, pilot / "ca.crt", pilot / "server.crt", pilot / "server.key")
 held = [socket.socket() for _ in range(int(sys.argv[4]))]  # what else the process has open
@@ -452,9 +524,19 @@ front.stop()
 @pytest.mark.e2e
 @pytest.mark.parametrize("num_held", [0, 240])
 def test_a_lack_of_descriptors_is_survived_quietly(pilot, link, num_held):
-    """With 256 descriptors and 300 of idle connections; then with nearly none left for the front at all."""
+    """With 256 descriptors and 300 of idle connections; then with nearly none left for the front at
+    all.
+    """
     port = free_port()
-    command = [sys.executable, "-c", FEW, str(pilot), str(port), str(link.server_port), str(num_held)]
+    command = [
+        sys.executable,
+        "-c",
+        FEW,
+        str(pilot),
+        str(port),
+        str(link.server_port),
+        str(num_held),
+    ]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process, ExitStack() as stack:
         assert process.stdout.readline() == "ready\n"

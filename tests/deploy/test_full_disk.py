@@ -1,4 +1,6 @@
-"""A disk without room, at every single write in turn: it is said, nothing is lost, and with room again all goes on."""
+"""A disk without room, at every single write in turn: it is said, nothing is lost, and with room
+again all goes on.
+"""
 
 import errno
 import os
@@ -8,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from federations import make_federation, make_nodes
-from plfl.deploy.coordinator import Terms
-from plfl.deploy.local import LocalWire
-from plfl.deploy.messages import REFUSAL, TRAIN
+from plfl.deploy.protocol.coordinator import Terms
+from plfl.deploy.protocol.local import LocalWire
+from plfl.deploy.protocol.messages import REFUSAL, TRAIN
 from plfl.errors import RunFailed
 from small import assert_trees_close, tiny_config, uneven_panel
 
@@ -19,7 +21,9 @@ TERMS = Terms(deadline=60.0, settling=60.0, patience=2)
 
 @contextmanager
 def room_for(num_writes):
-    """A disk that takes so many more writes (files opened or flushed, folders made, names given); then it is full."""
+    """A disk that takes so many more writes (files opened or flushed, folders made, names given);
+    then it is full.
+    """
     left = num_writes
 
     def limited(real, is_write=lambda *args, **more: True):
@@ -69,7 +73,9 @@ def test_a_server_whose_disk_is_full_at_any_write_says_so_and_goes_on_when_there
         coordinator._resume()
         at = len(coordinator.history) + 1
         coordinator._meet()
-        said = save_without_room(coordinator, lambda at=at, server=coordinator: server._one_round(at), failures)
+        said = save_without_room(
+            coordinator, lambda at=at, server=coordinator: server._one_round(at), failures
+        )
         is_covered = said is None
         if said is not None:
             assert f"No space left on device); round {at - 1} is safe. Repair that" in said
@@ -83,7 +89,9 @@ def test_a_server_whose_disk_is_full_at_any_write_says_so_and_goes_on_when_there
     assert_trees_close(last.state, smooth.state, 0)
 
 
-def test_a_client_whose_disk_is_full_at_any_write_refuses_with_the_reason_and_goes_on_when_there_is_room(tmp_path):
+def test_a_client_whose_disk_is_full_at_any_write_refuses_with_the_reason_and_goes_on_when_there_is_room(
+    tmp_path,
+):
     panel, rounds = uneven_panel(2).sorted(), 30
     config, nodes = tiny_config(rounds=rounds), make_nodes(tmp_path / "clients", panel)
     node, failures, is_covered = nodes[panel.ids[0]], 0, False
@@ -99,7 +107,10 @@ def test_a_client_whose_disk_is_full_at_any_write_refuses_with_the_reason_and_go
             said = answer(request)
         is_covered = not is_full()
         if said.kind == REFUSAL:
-            assert said.facts["reason"] == "this client cannot write or read its files: No space left on device"
+            assert (
+                said.facts["reason"]
+                == "this client cannot write or read its files: No space left on device"
+            )
             failures += 1
         return said
 

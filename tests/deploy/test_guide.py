@@ -1,4 +1,6 @@
-"""The commands of the guide and of a federation's README, run as they stand: a folder per machine, all on loopback."""
+"""The commands of the guide and of a federation's README, run as they stand: a folder per machine,
+all on loopback.
+"""
 
 import configparser
 import json
@@ -18,10 +20,10 @@ import pandas as pd
 import pytest
 
 from plfl.data.generated import generate
-from plfl.deploy.commands import app
-from plfl.deploy.inspection import inspect
-from plfl.deploy.settings import FREE
-from plfl.deploy.supervise import free_port
+from plfl.deploy.files.inspection import inspect
+from plfl.deploy.files.settings import FREE
+from plfl.deploy.programs.commands import app
+from plfl.deploy.programs.supervise import free_port
 from plfl.errors import BadInput, Damaged, Interrupted, RunFailed, Transient
 
 GUIDE = Path(__file__).parents[2] / "docs" / "federation.md"
@@ -72,7 +74,11 @@ class Machines:
             (root / "bin" / name).chmod(0o755)
         for name in (SERVER, *HOUSES):
             self.folder(name)
-        self.env = {**os.environ, "PATH": f"{root / 'bin'}:{os.environ['PATH']}", "MACHINES": str(root)}
+        self.env = {
+            **os.environ,
+            "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
+            "MACHINES": str(root),
+        }
 
     def folder(self, machine):
         """Where a machine's own files are."""
@@ -121,7 +127,11 @@ class Machines:
 
     def by_unit(self, role, machine):
         """What the guide's unit starts, in the folder of a machine."""
-        command = unit_of(role)["ExecStart"].replace("/opt/plfl/bin/plfl", "plfl").replace("house-1", machine)
+        command = (
+            unit_of(role)["ExecStart"]
+            .replace("/opt/plfl/bin/plfl", "plfl")
+            .replace("house-1", machine)
+        )
         return command.replace("/var/lib/plfl", shlex.quote(str(self.folder(machine) / "plfl")))
 
     def said(self, machine):
@@ -130,7 +140,9 @@ class Machines:
     def wait_for(self, machine, words, seconds=300):
         until = time.monotonic() + seconds
         while words not in self.said(machine):
-            assert time.monotonic() < until, f"{machine} did not say {words!r}\n{self.said(machine)}"
+            assert time.monotonic() < until, (
+                f"{machine} did not say {words!r}\n{self.said(machine)}"
+            )
             time.sleep(0.2)
 
 
@@ -149,7 +161,8 @@ def add_lines(path, lines):
 def agree(home):
     """Write into a client's policy what differs from the recipe, as the guide says."""
     add_lines(
-        home / "policy.toml", [f"{name} = {json.dumps(value)}" for name, value in TINY.items() if name not in FREE]
+        home / "policy.toml",
+        [f"{name} = {json.dumps(value)}" for name, value in TINY.items() if name not in FREE],
     )
 
 
@@ -171,19 +184,25 @@ def unit_of(role):
 
 
 def follow_the_guide(machines, page):
-    """Run its commands from the first to the last, and return what they printed and what the page showed."""
+    """Run its commands from the first to the last, and return what they printed and what the page
+    showed.
+    """
     printed = {}
     with ExitStack() as stack:
         for machine, command in commands_of(GUIDE.read_text()):
             if "federation server" in command:
                 settings = machines.folder(machine) / "plfl" / "server.toml"
-                add_lines(settings, [f"{name} = {json.dumps(value)}" for name, value in TINY.items()])
+                add_lines(
+                    settings, [f"{name} = {json.dumps(value)}" for name, value in TINY.items()]
+                )
                 replace_in(settings, "127.0.0.1:9093", page)
                 server = stack.enter_context(machines.running(machine, command))
                 machines.wait_for(machine, "listening on")
             elif "federation client" in command:
                 stack.enter_context(machines.running("house-1", command))
-                stack.enter_context(machines.running("house-2", machines.by_unit("client", "house-2")))
+                stack.enter_context(
+                    machines.running("house-2", machines.by_unit("client", "house-2"))
+                )
                 machines.wait_for(SERVER, "round 1 of 2")
                 with urllib.request.urlopen(f"http://{page}/", timeout=60) as answer:
                     printed["page"] = answer.read().decode()
@@ -221,30 +240,44 @@ def test_the_guide_leads_from_init_to_each_client_s_own_forecast(tmp_path):
         assert [path.name for path in (state / "models").iterdir()] == [f"{house}.safetensors"]
         found = json.loads(printed[house])
         assert (found["meter"], len(found["points"])) == (house, 96)
-        assert found["quality"] in ("model", "fallback:model-lost-of-late")  # after two rounds it may well have
+        assert found["quality"] in (
+            "model",
+            "fallback:model-lost-of-late",
+        )  # after two rounds it may well have
     problems = inspect(machines.folder(SERVER) / "plfl")  # with the new roster and certificate
     assert [problem.message for problem in problems if problem.is_fatal] == []
     roster = json.loads((machines.folder(SERVER) / "plfl" / "roster.json").read_text())["clients"]
-    assert [client["id"] for client in roster if client["revoked"] is None] == ["house-1", "house-3"]
+    assert [client["id"] for client in roster if client["revoked"] is None] == [
+        "house-1",
+        "house-3",
+    ]
 
 
 def guide_s(words, machine):
     """The guide's commands with these words, for a machine."""
-    return [command for place, command in commands_of(GUIDE.read_text()) if place == machine and words in command]
+    return [
+        command
+        for place, command in commands_of(GUIDE.read_text())
+        if place == machine and words in command
+    ]
 
 
 @contextmanager
 def federation_at_work(machines, houses=HOUSES):
     """The guide's server and clients; what the server says is at hand in the end."""
     with ExitStack() as stack:
-        server = stack.enter_context(machines.running(SERVER, *guide_s("federation server", SERVER)))
+        server = stack.enter_context(
+            machines.running(SERVER, *guide_s("federation server", SERVER))
+        )
         for house in houses:
             stack.enter_context(machines.running(house, machines.by_unit("client", house)))
         yield server
 
 
 @pytest.mark.e2e
-def test_a_server_and_a_client_that_broke_go_on_with_the_same_run_from_the_guide_s_backups(tmp_path):
+def test_a_server_and_a_client_that_broke_go_on_with_the_same_run_from_the_guide_s_backups(
+    tmp_path,
+):
     machines, rounds = Machines(tmp_path / "all", free_port()), 8
     for command in (*guide_s("federation init", OPERATOR), *guide_s("scp", OPERATOR)[:3]):
         machines.run(OPERATOR, command)
@@ -254,7 +287,10 @@ def test_a_server_and_a_client_that_broke_go_on_with_the_same_run_from_the_guide
     replace_in(machines.folder(SERVER) / "plfl" / "server.toml", '"127.0.0.1:9093"', '"off"')
     for row, house in enumerate(HOUSES):
         write_meter(machines.folder(house) / "plfl" / "meter.csv", row)
-        add_lines(machines.folder(house) / "plfl" / f"client-{house}.toml", ['timezone = "America/Chicago"'])
+        add_lines(
+            machines.folder(house) / "plfl" / f"client-{house}.toml",
+            ['timezone = "America/Chicago"'],
+        )
         agree(machines.folder(house) / "plfl")
     with federation_at_work(machines):
         machines.wait_for(SERVER, f"round 2 of {rounds}")
@@ -294,14 +330,24 @@ def test_the_guide_s_demonstration_has_the_numbers_of_the_simulation(tmp_path):
 
 def test_the_guide_has_every_command_of_a_federation_and_names_its_machine():
     commands = commands_of(GUIDE.read_text())
-    assert {machine for machine, command in commands if command != DEMO} == {OPERATOR, SERVER, "house-1"}
+    assert {machine for machine, command in commands if command != DEMO} == {
+        OPERATOR,
+        SERVER,
+        "house-1",
+    }
     known = {command.name for command in app.registered_commands if command.name}
     known |= {command.callback.__name__ for command in app.registered_commands if not command.name}
-    assert {command.split()[2] for _, command in commands if command.startswith("plfl federation")} == known
+    assert {
+        command.split()[2] for _, command in commands if command.startswith("plfl federation")
+    } == known
 
 
 def test_the_units_run_the_guide_s_commands_and_stay_down_where_a_restart_is_of_no_use(tmp_path):
-    commands = {command.split()[2]: command for _, command in commands_of(GUIDE.read_text()) if "federation" in command}
+    commands = {
+        command.split()[2]: command
+        for _, command in commands_of(GUIDE.read_text())
+        if "federation" in command
+    }
     for role in ("server", "client"):
         unit = unit_of(role)
         said = unit["ExecStart"].replace("/opt/plfl/bin/plfl", "plfl").replace("/var/lib/", "")
@@ -312,9 +358,15 @@ def test_the_units_run_the_guide_s_commands_and_stay_down_where_a_restart_is_of_
         assert int(unit["LimitNOFILE"]) >= 4096
     verify = shutil.which("systemd-analyze")
     if verify:
-        for role, block in zip(("server", "client"), blocks_of(GUIDE.read_text(), "ini"), strict=True):
+        for role, block in zip(
+            ("server", "client"), blocks_of(GUIDE.read_text(), "ini"), strict=True
+        ):
             path = tmp_path / f"plfl-{role}.service"
-            path.write_text(block.replace("/opt/plfl/bin/plfl", sys.executable).replace("User=plfl", "User=root"))
+            path.write_text(
+                block.replace("/opt/plfl/bin/plfl", sys.executable).replace(
+                    "User=plfl", "User=root"
+                )
+            )
             done = subprocess.run([verify, "verify", str(path)], capture_output=True, text=True)
             assert path.name not in done.stderr, done.stderr
 
@@ -346,5 +398,7 @@ def test_the_readme_of_a_federation_can_be_followed(tmp_path):
         assert f"in `{home.relative_to(here)}`" in readme
         with machines.running(home, commands[2]):
             machines.wait_for(home, "connected to")
-            machines.wait_for(here, "house-1 refuses: this client's data cannot be read")  # there is no meter.csv
+            machines.wait_for(
+                here, "house-1 refuses: this client's data cannot be read"
+            )  # there is no meter.csv
         machines.run(here, commands[1])

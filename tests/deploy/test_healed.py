@@ -1,4 +1,6 @@
-"""Eight faults that come and go at one server and one client, one after the other: nobody ends, and all is done."""
+"""Eight faults that come and go at one server and one client, one after the other: nobody ends, and
+all is done.
+"""
 
 import json
 import os
@@ -10,10 +12,11 @@ from datetime import UTC, datetime, timedelta
 import psutil
 import pytest
 
-from plfl.deploy import certificates, provision
-from plfl.deploy.server import LINK
-from plfl.deploy.settings import read_client, read_server
-from plfl.deploy.supervise import free_port
+from plfl.deploy.files import certificates
+from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.programs import provision
+from plfl.deploy.programs.server import LINK
+from plfl.deploy.programs.supervise import free_port
 from plfl.storage import read_arrays
 from waiting import LIMIT, log_of, wait_for
 
@@ -68,16 +71,28 @@ def issue(pilot, until):
 def holders_of_updates(client, folder):
     """The files in a folder with the bytes of an update that the client has sent."""
     kept = [read_arrays(path)[0] for path in client.glob("runs/*/client*.safetensors")]
-    wanted = [array.tobytes() for arrays in kept for name, array in arrays.items() if name.startswith("update/")]
+    wanted = [
+        array.tobytes()
+        for arrays in kept
+        for name, array in arrays.items()
+        if name.startswith("update/")
+    ]
     pieces = [each[at : at + 64] for each in wanted for at in range(0, len(each) - 63, 1024)]
     wanted = [piece for piece in pieces if len(set(piece)) > 32]  # no zeros
     files = [path for path in folder.rglob("*") if path.is_file()]
-    return [path for path in files for content in [path.read_bytes()] if any(each in content for each in wanted)]
+    return [
+        path
+        for path in files
+        for content in [path.read_bytes()]
+        if any(each in content for each in wanted)
+    ]
 
 
 def damage_link(process, path):
     """Overwrite the database of a server's SuperLink, and kill that."""
-    [link] = [each for each in psutil.Process(process.pid).children() if "superlink" in each.cmdline()]
+    [link] = [
+        each for each in psutil.Process(process.pid).children() if "superlink" in each.cmdline()
+    ]
     path.write_bytes(b"garbage" * 5000)
     link.kill()
 
@@ -85,15 +100,24 @@ def damage_link(process, path):
 def test_a_server_and_a_client_outlast_eight_faults_that_heal(tmp_path):
     run = {"recipe": "paper", "settings": {"rounds": 8, "local_steps": 10}}
     made = provision.init_from_data(
-        *(tmp_path / "pilot", "generated:1?days=40"), host="127.0.0.1", port=free_port(), run=run, page="off"
+        *(tmp_path / "pilot", "generated:1?days=40"),
+        host="127.0.0.1",
+        port=free_port(),
+        run=run,
+        page="off",
     )
     [home] = made.clients.values()
     server, client = read_server(made.server), read_client(home)
-    roster, faults = server.roster.read_text(), {"server": tmp_path / "server", "client": tmp_path / "client"}
+    roster, faults = (
+        server.roster.read_text(),
+        {"server": tmp_path / "server", "client": tmp_path / "client"},
+    )
 
     def said(who, words):
         folder = {"server": server.folder, "client": client.folder}[who]
-        wait_for(lambda: words in log_of(folder), lambda: f"{who} never said {words!r}\n{log_of(folder)}")
+        wait_for(
+            lambda: words in log_of(folder), lambda: f"{who} never said {words!r}\n{log_of(folder)}"
+        )
 
     with ExitStack() as stack:
         server.roster.unlink()
@@ -133,5 +157,9 @@ def test_a_server_and_a_client_outlast_eight_faults_that_heal(tmp_path):
     assert [row["round"] for row in history] == list(range(1, 9))
     assert all(row["accepted"] == [client.id] for row in history)
     assert holders_of_updates(client.folder, server.folder) == []
-    others = [path for path in (*server.folder.rglob("*"), *client.folder.rglob("*")) if path.stat().st_mode & 0o077]
+    others = [
+        path
+        for path in (*server.folder.rglob("*"), *client.folder.rglob("*"))
+        if path.stat().st_mode & 0o077
+    ]
     assert others == []

@@ -1,6 +1,8 @@
-"""What may heal is waited for, said, and then all goes on; only what a person must fix ends a program.
+"""What may heal is waited for, said, and then all goes on; only what a person must fix ends a
+program.
 
-Here with a real door and real files, and with waits in which the fault is mended; test_healed.py has real programs.
+Here with a real door and real files, and with waits in which the fault is mended; test_healed.py
+has real programs.
 """
 
 import errno
@@ -14,20 +16,23 @@ from pathlib import Path
 
 import pytest
 
-from plfl.deploy import certificates, preflight, provision, supervise
-from plfl.deploy.client import _Watch
-from plfl.deploy.front import Front
-from plfl.deploy.preflight import Unproven
-from plfl.deploy.server import _Members, _Renewal
-from plfl.deploy.settings import read_client, read_server
-from plfl.deploy.supervise import Backoff, Stop, at_work, check_files, free_port, persist
+from plfl.deploy.files import certificates
+from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.programs import preflight, provision, supervise
+from plfl.deploy.programs.client import _Watch
+from plfl.deploy.programs.front import Front
+from plfl.deploy.programs.preflight import Unproven
+from plfl.deploy.programs.server import _Members, _Renewal
+from plfl.deploy.programs.supervise import Backoff, Stop, at_work, check_files, free_port, persist
 from plfl.errors import BadInput, Interrupted, Transient
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Mending(Stop):
-    """In whose waits the fault is mended, without waiting; it counts them, and fails where mending did not help."""
+    """In whose waits the fault is mended, without waiting; it counts them, and fails where mending
+    did not help.
+    """
 
     def __init__(self, mend, at=3):
         super().__init__()
@@ -44,7 +49,9 @@ class Mending(Stop):
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    made = provision.init(tmp_path_factory.mktemp("heals") / "pilot", ["a", "b"], host="127.0.0.1", port=free_port())
+    made = provision.init(
+        tmp_path_factory.mktemp("heals") / "pilot", ["a", "b"], host="127.0.0.1", port=free_port()
+    )
     return made.folder
 
 
@@ -60,12 +67,16 @@ def own(pilot):
 
 def make_front(pilot):
     settings = read_server(pilot / "server" / "server.toml")
-    return Front("127.0.0.1", settings.port, free_port(), settings.ca, settings.certificate, settings.key)
+    return Front(
+        "127.0.0.1", settings.port, free_port(), settings.ca, settings.certificate, settings.key
+    )
 
 
 def reissue(pilot, days):
     """Give the server a certificate that began so many days from now, and is valid for one."""
-    pair = certificates.Pair((pilot / "ca" / "ca.key").read_bytes(), (pilot / "ca" / "ca.crt").read_bytes())
+    pair = certificates.Pair(
+        (pilot / "ca" / "ca.key").read_bytes(), (pilot / "ca" / "ca.crt").read_bytes()
+    )
     made = certificates.issue(pair, ["127.0.0.1"], datetime.now(UTC) + timedelta(days=days), 1)
     (pilot / "server" / "server.key").write_bytes(made.key)
     (pilot / "server" / "server.crt").write_bytes(made.certificate)
@@ -93,15 +104,21 @@ def wait_for_server(own, mend):
 
 
 @pytest.mark.parametrize(("shift", "words"), [(3600, "s ahead of"), (-3600, "s behind")])
-def test_a_client_whose_clock_is_off_goes_on_when_it_is_set(own, door, monkeypatch, caplog, shift, words):
+def test_a_client_whose_clock_is_off_goes_on_when_it_is_set(
+    own, door, monkeypatch, caplog, shift, words
+):
     door()
     monkeypatch.setattr(preflight, "_now", lambda: time.time() + shift)
     stop = wait_for_server(own, lambda: monkeypatch.setattr(preflight, "_now", time.time))
     assert len(stop.waits) == 3
-    assert re.search(rf"the client's clock is \d+ {words} the server's.*; trying again in \d", caplog.text)
+    assert re.search(
+        rf"the client's clock is \d+ {words} the server's.*; trying again in \d", caplog.text
+    )
 
 
-@pytest.mark.parametrize(("days", "words"), [(-30, "has expired: the operator renews it"), (30, "is not valid yet")])
+@pytest.mark.parametrize(
+    ("days", "words"), [(-30, "has expired: the operator renews it"), (30, "is not valid yet")]
+)
 def test_a_client_waits_for_a_certificate_in_its_time_and_a_server_takes_it_into_use(
     pilot, own, door, caplog, days, words
 ):
@@ -141,10 +158,14 @@ def test_a_certificate_without_its_key_is_not_taken_into_use(pilot, door, caplog
     assert renewal.known == renewal._read()
 
 
-def test_a_server_says_once_a_day_which_files_will_not_do_for_long(pilot, door, caplog, monkeypatch):
+def test_a_server_says_once_a_day_which_files_will_not_do_for_long(
+    pilot, door, caplog, monkeypatch
+):
     path = pilot / "server" / "server.toml"
     renewal = _Renewal(path, read_server(path), door())
-    monkeypatch.setattr("plfl.deploy.inspection._now", lambda: datetime.now(UTC) + timedelta(days=810))
+    monkeypatch.setattr(
+        "plfl.deploy.files.inspection._now", lambda: datetime.now(UTC) + timedelta(days=810)
+    )
     renewal.look()
     assert "server.crt expires on" not in caplog.text
     renewal.warned -= 86_401
@@ -155,7 +176,10 @@ def test_a_server_says_once_a_day_which_files_will_not_do_for_long(pilot, door, 
 
 def test_a_client_waits_for_a_server_that_is_absent(own, door, caplog):
     wait_for_server(own, door)
-    assert re.search(r"cannot be reached \(Connection refused\): is the server running.*trying again", caplog.text)
+    assert re.search(
+        r"cannot be reached \(Connection refused\): is the server running.*trying again",
+        caplog.text,
+    )
 
 
 def half(path):
@@ -184,7 +208,9 @@ def test_a_server_waits_for_files_that_are_being_copied(pilot, caplog, name, fau
 
 
 @pytest.mark.parametrize("fault", [Path.unlink, half])
-def test_a_server_at_work_goes_on_with_the_roster_as_it_was_and_takes_the_next_one(pilot, caplog, fault):
+def test_a_server_at_work_goes_on_with_the_roster_as_it_was_and_takes_the_next_one(
+    pilot, caplog, fault
+):
     settings = read_server(pilot / "server" / "server.toml")
     members, saved = _Members(settings), settings.roster.read_bytes()
     fault(settings.roster)
@@ -205,7 +231,9 @@ def test_a_server_without_one_client_s_key_goes_on_with_the_others(pilot, caplog
     assert list(members.keys()) == ["a"]
 
 
-@pytest.mark.parametrize(("owner", "name"), [(Path, "mkdir"), (supervise, "_LogFile"), (os, "open")])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(Path, "mkdir"), (supervise, "_LogFile"), (os, "open")]
+)
 def test_a_start_on_a_full_disk_waits_for_room(pilot, caplog, owner, name):
     path = pilot / "clients" / "a" / "client-a.toml"
     folder, real = read_client(path).folder, getattr(owner, name)
@@ -216,16 +244,23 @@ def test_a_start_on_a_full_disk_waits_for_room(pilot, caplog, owner, name):
         with at_work(path, folder, is_insecure=False):
             persist(lambda: supervise.write_link_secret(folder), stop)
     assert len(stop.waits) == 3
-    assert re.search(r"cannot write to .*state \(No space left on device\); make room there; trying", caplog.text)
+    assert re.search(
+        r"cannot write to .*state \(No space left on device\); make room there; trying", caplog.text
+    )
 
 
 def test_a_folder_that_may_not_be_written_is_for_a_person(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(BadInput, match="is folder right in the settings"), supervise.logged(tmp_path / "file"):
+    with (
+        pytest.raises(BadInput, match="is folder right in the settings"),
+        supervise.logged(tmp_path / "file"),
+    ):
         pass
 
 
-def test_what_answers_in_the_server_s_place_ends_a_client_only_before_it_has_met_the_server(own, door, tmp_path):
+def test_what_answers_in_the_server_s_place_ends_a_client_only_before_it_has_met_the_server(
+    own, door, tmp_path
+):
     other = provision.init(tmp_path / "other", ["a"], host="127.0.0.1")
     door()
     wrong = own.model_copy(update={"ca": other.folder / "server" / "ca.crt"})
@@ -275,11 +310,15 @@ def test_who_waits_can_be_stopped():
     def hindered():
         raise Transient("the server is away")
 
-    with pytest.raises(Interrupted, match=r"stopped while waiting: the server is away\. Start it again to go on"):
+    with pytest.raises(
+        Interrupted, match=r"stopped while waiting: the server is away\. Start it again to go on"
+    ):
         persist(hindered, stop)
 
 
 def test_the_roster_is_read_again_only_when_it_has_changed(pilot, monkeypatch):
     members = _Members(read_server(pilot / "server" / "server.toml"))
-    monkeypatch.setattr("plfl.deploy.server.read_file", lambda path: pytest.fail("it has not changed"))
+    monkeypatch.setattr(
+        "plfl.deploy.programs.server.read_file", lambda path: pytest.fail("it has not changed")
+    )
     assert members.ids() == ["a", "b"]

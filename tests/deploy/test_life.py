@@ -1,4 +1,6 @@
-"""Whether a program of a federation runs, was stopped, failed or is finished, also where it was killed."""
+"""Whether a program of a federation runs, was stopped, failed or is finished, also where it was
+killed.
+"""
 
 import json
 import os
@@ -9,17 +11,26 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from plfl.deploy import provision
-from plfl.deploy.commands import app
-from plfl.deploy.life import FAILED, FINISHED, LIFE, NEVER, RUNNING, STOPPED, read_life, recorded
-from plfl.deploy.settings import read_client, read_server
-from plfl.deploy.status import STATUS, read_status
-from plfl.deploy.supervise import hold, private
+from plfl.deploy.files.life import (
+    FAILED,
+    FINISHED,
+    LIFE,
+    NEVER,
+    RUNNING,
+    STOPPED,
+    read_life,
+    recorded,
+)
+from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.programs import provision
+from plfl.deploy.programs.commands import app
+from plfl.deploy.programs.status import STATUS, read_status
+from plfl.deploy.programs.supervise import hold, private
 from plfl.errors import BadInput, Interrupted, RunFailed
 
 HOLDING = """import sys, time
 from pathlib import Path
-from plfl.deploy.life import recorded
+from plfl.deploy.files.life import recorded
 from plfl.storage import locked
 folder = Path(sys.argv[1])
 with locked(folder / ".lock", "in use"), recorded(folder):
@@ -57,7 +68,9 @@ def test_how_a_program_ended_is_known(tmp_path, error, state, reason):
 
 
 def test_a_program_that_was_killed_has_failed(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", HOLDING, str(tmp_path)], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDING, str(tmp_path)], stdout=subprocess.PIPE
+    )
     assert process.stdout.readline() == b"up\n"
     assert read_life(tmp_path).state == RUNNING
     process.send_signal(signal.SIGKILL)
@@ -109,7 +122,15 @@ def test_status_says_how_a_server_and_a_client_stand(pilot):
     assert "the server is failed since" in said(pilot.server)
     assert "no client came" in said(pilot.server)
     assert json.loads(said(pilot.clients["a"], "--json"))["process"]["reason"] == "no client came"
-    empty = {"run": "r", "rounds": 3, "round": 0, "written": "now", "bytes_each_way": 0, "history": [], "clients": []}
+    empty = {
+        "run": "r",
+        "rounds": 3,
+        "round": 0,
+        "written": "now",
+        "bytes_each_way": 0,
+        "history": [],
+        "clients": [],
+    }
     (server / STATUS).write_text(json.dumps(empty))
     with hold(server), recorded(server):
         assert "the server is running since" in said(pilot.server)
@@ -126,5 +147,7 @@ def test_new_files_are_for_their_owner_alone_whatever_the_umask(tmp_path):
         (tmp_path / "later").touch()
     finally:
         os.umask(before)
-    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("folder", "folder/file", "later")]
+    modes = [
+        (tmp_path / name).stat().st_mode & 0o777 for name in ("folder", "folder/file", "later")
+    ]
     assert modes == [0o700, 0o600, 0o666]

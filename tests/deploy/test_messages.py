@@ -1,4 +1,6 @@
-"""What leaves a client: shared params, its number of windows and a clipped loss; a search finds no more in a run."""
+"""What leaves a client: shared params, its number of windows and a clipped loss; a search finds no
+more in a run.
+"""
 
 import json
 import math
@@ -12,9 +14,9 @@ from hypothesis import strategies as st
 from leaks import CANARY, CANARY_NAME, canary_bytes, find_chunks, plant, private_arrays
 from plfl.data.generated import generate
 from plfl.data.sources import load_frame
-from plfl.deploy.coordinator import Coordinator, Terms
-from plfl.deploy.local import LocalWire, make_nodes
-from plfl.deploy.messages import (
+from plfl.deploy.protocol.coordinator import Coordinator, Terms
+from plfl.deploy.protocol.local import LocalWire, make_nodes
+from plfl.deploy.protocol.messages import (
     DONE,
     LARGEST_LOSS,
     READY,
@@ -29,7 +31,10 @@ from plfl.errors import BadInput
 from small import agree_on, consenting, tiny_config
 
 SHARED = {"lstm.bias": ((3,), np.dtype(np.float32)), "lstm.weight": ((3, 2), np.dtype(np.float32))}
-ARRAYS = {name: np.arange(np.prod(shape), dtype=dtype).reshape(shape) for name, (shape, dtype) in SHARED.items()}
+ARRAYS = {
+    name: np.arange(np.prod(shape), dtype=dtype).reshape(shape)
+    for name, (shape, dtype) in SHARED.items()
+}
 FACTS = {
     READY: {"client": "a", "agreement": "d", "num_windows": 7},
     UPDATE: {"client": "a", "run": "r", "round": 1, "base": "b", "num_windows": 7, "loss": 0.5},
@@ -38,8 +43,16 @@ FACTS = {
 }
 KINDS = st.sampled_from(sorted(FACTS))
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.just(np.float32(1)),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.just(np.float32(1)),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -68,7 +81,9 @@ def test_no_fact_that_is_not_on_the_list_leaves(kind, name, value):
 def test_no_fact_may_be_left_out(kind, data):
     name = data.draw(st.sampled_from(sorted(FACTS[kind])))
     with pytest.raises(Leak):
-        leave(replace(answer(kind), facts={n: v for n, v in FACTS[kind].items() if n != name}), SHARED)
+        leave(
+            replace(answer(kind), facts={n: v for n, v in FACTS[kind].items() if n != name}), SHARED
+        )
 
 
 @given(KINDS, st.data(), ANYTHING)
@@ -77,14 +92,22 @@ def test_no_fact_of_another_type_leaves_and_the_error_does_not_show_it(kind, dat
     if type(value) is not type(FACTS[kind][name]):
         with pytest.raises(Leak) as caught:
             leave(replace(answer(kind), facts=FACTS[kind] | {name: value}), SHARED)
-        assert str(caught.value) == f"{name!r} in an answer is of type {type(value).__name__}, which may not leave"
+        assert (
+            str(caught.value)
+            == f"{name!r} in an answer is of type {type(value).__name__}, which may not leave"
+        )
 
 
 @given(KINDS, st.text())
 def test_no_array_that_is_not_shared_leaves(kind, name):
     if name not in SHARED:
         with pytest.raises(Leak):
-            leave(replace(answer(kind), arrays={**answer(kind).arrays, name: np.zeros(3, np.float32)}), SHARED)
+            leave(
+                replace(
+                    answer(kind), arrays={**answer(kind).arrays, name: np.zeros(3, np.float32)}
+                ),
+                SHARED,
+            )
 
 
 @pytest.mark.parametrize("kind", [READY, DONE, REFUSAL])
@@ -96,7 +119,9 @@ def test_only_an_update_has_arrays(kind):
 @given(st.sampled_from(sorted(SHARED)))
 def test_no_array_may_be_left_out(name):
     with pytest.raises(Leak, match="is missing from what it shares"):
-        leave(replace(answer(UPDATE), arrays={n: a for n, a in ARRAYS.items() if n != name}), SHARED)
+        leave(
+            replace(answer(UPDATE), arrays={n: a for n, a in ARRAYS.items() if n != name}), SHARED
+        )
 
 
 @given(st.sampled_from(sorted(SHARED)), ANYTHING)
@@ -105,7 +130,11 @@ def test_nothing_but_an_array_leaves_as_one(name, value):
         leave(replace(answer(UPDATE), arrays=ARRAYS | {name: value}), SHARED)
 
 
-@given(st.sampled_from(["float64", "float16", "int32", "uint8", "bool", "complex64", "S4", "U4", "O", ">f4"]))
+@given(
+    st.sampled_from(
+        ["float64", "float16", "int32", "uint8", "bool", "complex64", "S4", "U4", "O", ">f4"]
+    )
+)
 def test_no_array_of_another_type_leaves(dtype):
     array = np.zeros((3, 2), dtype)
     with pytest.raises(Leak, match="leaves as float32 or not at all"):
@@ -116,7 +145,12 @@ def test_no_array_of_another_type_leaves(dtype):
 def test_no_array_of_another_shape_leaves(shape):
     if shape != (3, 2):
         with pytest.raises(Leak, match="in the shape that was agreed or not at all"):
-            leave(replace(answer(UPDATE), arrays=ARRAYS | {"lstm.weight": np.zeros(shape, np.float32)}), SHARED)
+            leave(
+                replace(
+                    answer(UPDATE), arrays=ARRAYS | {"lstm.weight": np.zeros(shape, np.float32)}
+                ),
+                SHARED,
+            )
 
 
 @given(ANYTHING)
@@ -128,7 +162,9 @@ def test_no_answer_of_an_unknown_kind_leaves(kind):
 
 @given(st.floats())
 def test_a_loss_is_clipped(loss):
-    left = leave(replace(answer(UPDATE), facts=FACTS[UPDATE] | {"loss": loss}), SHARED).facts["loss"]
+    left = leave(replace(answer(UPDATE), facts=FACTS[UPDATE] | {"loss": loss}), SHARED).facts[
+        "loss"
+    ]
     assert math.isnan(left) if math.isnan(loss) else abs(left) <= LARGEST_LOSS
     if abs(loss) <= LARGEST_LOSS:
         assert left == loss
@@ -142,7 +178,9 @@ def test_a_reason_is_cut():
 def test_what_leaves_is_a_copy_without_memory_around_it():
     large = np.arange(60, dtype=np.float32).reshape(6, 10)
     view = large[::2, ::5]
-    left = leave(replace(answer(UPDATE), arrays=ARRAYS | {"lstm.weight": view}), SHARED).arrays["lstm.weight"]
+    left = leave(replace(answer(UPDATE), arrays=ARRAYS | {"lstm.weight": view}), SHARED).arrays[
+        "lstm.weight"
+    ]
     assert left.base is None
     assert left.flags.c_contiguous
 
@@ -153,7 +191,9 @@ CANARY_PATH = f"/srv/{CANARY_NAME}/meter.csv"
 
 
 def serialised(sent):
-    """All that left the clients, as bytes: facts as JSON and as floats, arrays as they are and in float64."""
+    """All that left the clients, as bytes: facts as JSON and as floats, arrays as they are and in
+    float64.
+    """
     parts = []
     for client, message in sent:
         parts.append(json.dumps([client, message.kind, dict(message.facts)]).encode())
@@ -226,7 +266,9 @@ def test_nothing_that_leaves_the_clients_holds_a_number_of_a_scaler(run):
     for node in run.nodes.values():
         for value in private_arrays(node)["scaler"]:
             needles = [np.array(value, dtype).tobytes() for dtype in (np.float32, np.float64)]
-            assert not any(needle in haystack for needle in [*needles, repr(float(value))[:8].encode()])
+            assert not any(
+                needle in haystack for needle in [*needles, repr(float(value))[:8].encode()]
+            )
 
 
 def test_the_run_that_is_searched_has_every_kind_of_answer(run):
@@ -247,7 +289,9 @@ def test_the_search_itself_finds_a_leak_that_was_planted(run, where):
     leaks = {
         "array": Message(UPDATE, {}, {"x": secret}),
         "float64 array": Message(UPDATE, {}, {"x": secret.astype(np.float64)}),
-        "inside another": Message(UPDATE, {}, {"x": np.concatenate([np.ones(5, np.float32), secret.ravel()[3:7]])}),
+        "inside another": Message(
+            UPDATE, {}, {"x": np.concatenate([np.ones(5, np.float32), secret.ravel()[3:7]])}
+        ),
         "loss": Message(UPDATE, {"loss": CANARY}),
         "reason": Message(REFUSAL, {"reason": f"{CANARY_PATH} cannot be read"}),
     }
@@ -264,4 +308,6 @@ def test_the_search_finds_any_four_numbers_of_a_tensor(seed, size):
     tensor = rng.normal(size=size).astype(np.float32)
     at = rng.integers(0, size - 3)
     noise = [rng.bytes(rng.integers(0, 50)) for _ in range(2)]
-    assert find_chunks(noise[0] + tensor[at : at + 4].tobytes() + noise[1], {"tensor": tensor})[0] == {"tensor"}
+    assert find_chunks(noise[0] + tensor[at : at + 4].tobytes() + noise[1], {"tensor": tensor})[
+        0
+    ] == {"tensor"}

@@ -1,4 +1,6 @@
-"""A client over time: what it keeps, what it answers after a restart, and what it says when something is wrong."""
+"""A client over time: what it keeps, what it answers after a restart, and what it says when
+something is wrong.
+"""
 
 import importlib.util
 import logging
@@ -16,9 +18,9 @@ import numpy as np
 import pytest
 
 from plfl.data.generated import generate
-from plfl.deploy import keepsake
-from plfl.deploy.local import make_nodes
-from plfl.deploy.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
+from plfl.deploy.protocol import keepsake
+from plfl.deploy.protocol.local import make_nodes
+from plfl.deploy.protocol.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
 from plfl.errors import BadInput, RunFailed
 from plfl.storage import digest
 from small import agree_on, assert_trees_equal, consenting, tiny_config
@@ -47,7 +49,10 @@ def agree(node, run="run-1", **settings):
 def params(seed=0):
     rng = np.random.default_rng(seed)
     shapes = {"weight_ih": (16, 8), "weight_hh": (16, 4), "bias_ih": (16,), "bias_hh": (16,)}
-    return {f"lstm.{name}": rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    return {
+        f"lstm.{name}": rng.normal(0, 0.3, shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
 
 
 def train(node, agreement, round_index, seed=None):
@@ -88,12 +93,16 @@ def test_a_restarted_client_goes_on_with_its_personal_model(tmp_path):
     assert_trees_equal(state_of(node), state_of(whole))
 
 
-def test_a_request_that_comes_again_after_a_restart_gets_the_same_answer_bit_for_bit(tmp_path, monkeypatch):
+def test_a_request_that_comes_again_after_a_restart_gets_the_same_answer_bit_for_bit(
+    tmp_path, monkeypatch
+):
     node = make_node(tmp_path)
     agreement = agree(node)
     first = train(node, agreement, 1)
     again = make_node(tmp_path)
-    monkeypatch.setattr("plfl.deploy.node._update", lambda *args: pytest.fail("trained twice"))
+    monkeypatch.setattr(
+        "plfl.deploy.protocol.node._update", lambda *args: pytest.fail("trained twice")
+    )
     said = train(again, agreement, 1)
     assert said.facts == first.facts
     assert {name: array.tobytes() for name, array in said.arrays.items()} == {
@@ -166,14 +175,16 @@ def test_where_every_file_is_damaged_a_client_begins_anew_with_a_warning(tmp_pat
     ("what", "number", "reason"),
     [("write_arrays", 28, "No space left on device"), ("put_in_place", 5, "Input/output error")],
 )
-def test_a_disk_that_fails_while_keeping_is_said_and_loses_nothing(tmp_path, monkeypatch, what, number, reason):
+def test_a_disk_that_fails_while_keeping_is_said_and_loses_nothing(
+    tmp_path, monkeypatch, what, number, reason
+):
     node, agreement, states = make_trained(tmp_path / "bad")
 
     def fail(*args):
         raise OSError(number, os.strerror(number), str(tmp_path / "secret"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"plfl.deploy.keepsake.{what}", fail)
+        patch.setattr(f"plfl.deploy.protocol.keepsake.{what}", fail)
         said = train(node, agreement, 4)
     assert said.facts["reason"] == f"this client cannot write or read its files: {reason}"
     assert_trees_equal(state_of(make_node(tmp_path / "bad")), states[-1])
@@ -190,7 +201,7 @@ def test_a_disk_that_is_full_while_a_plan_is_kept_leaves_the_plan_before(tmp_pat
 
     other = agree_on(PANEL, tiny_config(seed=7), "run-2")
     with monkeypatch.context() as patch:
-        patch.setattr("plfl.deploy.node.write_text", fail)
+        patch.setattr("plfl.deploy.protocol.node.write_text", fail)
         said = node.answer(Message(PLAN, {"agreement": other.to_json()}))
     assert "No space left" in said.facts["reason"]
     assert node.agreement == agreement
@@ -298,7 +309,9 @@ def test_data_of_another_id_is_refused_without_naming_it(tmp_path, caplog):
 
 def test_a_meter_that_never_changes_is_refused_and_its_load_stays_at_home(tmp_path):
     flat = replace(PANEL, load=np.full_like(PANEL.load, 1234.5678))
-    said = make_node(tmp_path, flat).answer(Message(PLAN, {"agreement": agree_on(PANEL, tiny_config()).to_json()}))
+    said = make_node(tmp_path, flat).answer(
+        Message(PLAN, {"agreement": agree_on(PANEL, tiny_config()).to_json()})
+    )
     assert said.kind == REFUSAL
     assert "1234" not in said.facts["reason"]
 
@@ -315,7 +328,9 @@ def test_data_that_cannot_be_read_is_said_at_home_and_not_to_the_server(tmp_path
     assert "/srv/ada/meter.csv" in caplog.text
 
 
-@pytest.mark.parametrize("error", [RunFailed("31.7 kWh"), KeyError("/srv/ada"), MemoryError(), ZeroDivisionError()])
+@pytest.mark.parametrize(
+    "error", [RunFailed("31.7 kWh"), KeyError("/srv/ada"), MemoryError(), ZeroDivisionError()]
+)
 def test_whatever_fails_at_the_end_is_a_refusal_that_says_nothing_private(tmp_path, error):
     node, agreement, _ = make_trained(tmp_path, 1)
 
@@ -325,12 +340,19 @@ def test_whatever_fails_at_the_end_is_a_refusal_that_says_nothing_private(tmp_pa
     node.finish = finish
     sent = params()
     said = node.answer(Message(END, {"agreement": agreement.digest, "base": digest(sent)}, sent))
-    assert said.facts["reason"] == f"this client failed ({type(error).__name__}); its own log says why"
+    assert (
+        said.facts["reason"] == f"this client failed ({type(error).__name__}); its own log says why"
+    )
     node.finish = None
-    assert node.answer(Message(END, {"agreement": agreement.digest, "base": digest(sent)}, sent)).kind == DONE
+    assert (
+        node.answer(Message(END, {"agreement": agreement.digest, "base": digest(sent)}, sent)).kind
+        == DONE
+    )
 
 
-def test_which_windows_are_drawn_is_a_secret_of_the_client_that_stays_and_is_nobody_else_s(tmp_path):
+def test_which_windows_are_drawn_is_a_secret_of_the_client_that_stays_and_is_nobody_else_s(
+    tmp_path,
+):
     def draws_of(folder):
         node = make_node(folder)
         if not (folder / "used").exists():
@@ -343,7 +365,9 @@ def test_which_windows_are_drawn_is_a_secret_of_the_client_that_stays_and_is_nob
     assert draws_of(tmp_path / "a") != draws_of(tmp_path / "b")
 
 
-def test_the_secret_is_readable_by_its_owner_alone_and_a_damaged_one_is_not_told_to_the_server(tmp_path, caplog):
+def test_the_secret_is_readable_by_its_owner_alone_and_a_damaged_one_is_not_told_to_the_server(
+    tmp_path, caplog
+):
     node = make_node(tmp_path)
     agreement = agree(node)
     assert train(node, agreement, 1).kind == UPDATE
@@ -374,7 +398,13 @@ def test_a_round_asked_with_nearly_the_same_parameters_comes_with_other_noise(tm
     answers = []
     for change in (0.0, 1e-6):
         asked = sent | {"lstm.bias_ih": sent["lstm.bias_ih"] + np.float32(change)}
-        facts = {"agreement": agreement.digest, "round": 1, "base": digest(asked), "local_steps": 8, "batch": 8}
+        facts = {
+            "agreement": agreement.digest,
+            "round": 1,
+            "base": digest(asked),
+            "local_steps": 8,
+            "batch": 8,
+        }
         answers.append(node.answer(Message(TRAIN, facts, asked)).arrays["lstm.weight_ih"])
     apart = np.linalg.norm(answers[0] - answers[1]) / np.linalg.norm(answers[0])
     assert apart > 0.5  # of 64 windows, the noise is as large as the update

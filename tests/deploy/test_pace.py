@@ -1,4 +1,6 @@
-"""Rounds that close: one that stalls costs little, and those that fail again and again rest. Time is made up."""
+"""Rounds that close: one that stalls costs little, and those that fail again and again rest. Time
+is made up.
+"""
 
 import math
 from itertools import pairwise
@@ -8,10 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plfl.deploy.coordinator import Coordinator, Failure, Terms
-from plfl.deploy.messages import DONE, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
-from plfl.deploy.pace import LONGEST_REST, STALLED, Past, can_close, closing_time, find_rests, look_back, pace_of
-from plfl.deploy.server import describe
+from plfl.deploy.programs.server import describe
+from plfl.deploy.protocol.coordinator import Coordinator, Failure, Terms
+from plfl.deploy.protocol.messages import DONE, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
+from plfl.deploy.protocol.pace import (
+    LONGEST_REST,
+    STALLED,
+    Past,
+    can_close,
+    closing_time,
+    find_rests,
+    look_back,
+    pace_of,
+)
 from plfl.errors import Interrupted
 from small import agree_on, tiny_config, uneven_panel
 
@@ -21,9 +32,13 @@ law = settings(deadline=None, max_examples=50)
 
 
 class Town:
-    """Clients that answer when they are told to, by a clock of their own; what they send is noise that fits."""
+    """Clients that answer when they are told to, by a clock of their own; what they send is noise
+    that fits.
+    """
 
-    def __init__(self, ids=IDS, seconds=lambda client, round_index: HONEST, spoil=lambda client, said: said):
+    def __init__(
+        self, ids=IDS, seconds=lambda client, round_index: HONEST, spoil=lambda client, said: said
+    ):
         self.now, self.ids, self.seconds, self.spoil = 0.0, list(ids), seconds, spoil
         self.due, self.asked = [], []
 
@@ -52,12 +67,22 @@ class Town:
 def answer(client, request):
     facts = request.facts
     if request.kind == PLAN:
-        return Message(READY, {"client": client, "agreement": town_agreement().digest, "num_windows": 30})
+        return Message(
+            READY, {"client": client, "agreement": town_agreement().digest, "num_windows": 30}
+        )
     if request.kind != TRAIN:
         return Message(DONE, {"client": client, "run": town_agreement().run})
     rng = np.random.default_rng([IDS.index(client), facts["round"]])
-    arrays = {name: rng.normal(0, 1e-3, value.shape).astype(np.float32) for name, value in request.arrays.items()}
-    known = {"client": client, "run": town_agreement().run, "round": facts["round"], "base": facts["base"]}
+    arrays = {
+        name: rng.normal(0, 1e-3, value.shape).astype(np.float32)
+        for name, value in request.arrays.items()
+    }
+    known = {
+        "client": client,
+        "run": town_agreement().run,
+        "round": facts["round"],
+        "base": facts["base"],
+    }
     return Message(UPDATE, {**known, "num_windows": 30, "loss": 0.5}, arrays)
 
 
@@ -96,7 +121,9 @@ def test_a_round_closes_after_all_that_came_and_within_the_slack_of_the_slowest_
     assert closes >= max(times.values())
     assert closes <= slack * max(*times.values(), pace, 1.6)
     if faulty < set(IDS[3:]):
-        assert closes == slack * max(*times.values(), pace, 1.6)  # somebody without a fault has all of it
+        assert closes == slack * max(
+            *times.values(), pace, 1.6
+        )  # somebody without a fault has all of it
 
 
 def test_for_who_has_a_fault_a_round_waits_a_little_longer_than_it_usually_took():
@@ -117,7 +144,9 @@ def test_one_client_alone_does_not_move_what_is_usual(times, late):
 def test_no_round_closes_early_below_its_quorum_or_with_a_minority(num_asked, quorum, data):
     needed = max(1, math.ceil(quorum * num_asked))
     num_good = data.draw(st.integers(0, num_asked))
-    assert can_close(num_good, num_asked, needed) == (num_good >= needed and 2 * num_good > num_asked)
+    assert can_close(num_good, num_asked, needed) == (
+        num_good >= needed and 2 * num_good > num_asked
+    )
 
 
 @law
@@ -131,7 +160,10 @@ def test_an_honest_cohort_is_never_cut_nor_rested_whoever_stalls_beside_it(paces
         resting, past = find_rests(history), look_back(history)
         assert not set(resting) & set(honest)
         asked = [*honest, *({"x"} - set(resting))]
-        times = {c: honest[c] if c in honest else math.inf if stalls else 1.5 * max(honest.values()) for c in asked}
+        times = {
+            c: honest[c] if c in honest else math.inf if stalls else 1.5 * max(honest.values())
+            for c in asked
+        }
         history.append(close(len(history) + 1, times, past))
         assert set(honest) <= set(history[-1]["accepted"])
 
@@ -144,7 +176,12 @@ def close(number, times, past, slack=2.5):
             came[client] = times[client]
             if can_close(len(came), len(times), 1):
                 closes = closing_time(came, set(times) - set(came), past, slack)
-    row = {"round": number, "accepted": sorted(came), "stalled": sorted(set(times) - set(came)), "quarantined": []}
+    row = {
+        "round": number,
+        "accepted": sorted(came),
+        "stalled": sorted(set(times) - set(came)),
+        "quarantined": [],
+    }
     return {**row, "times": came}
 
 
@@ -164,9 +201,17 @@ def test_a_client_that_rests_is_asked_again_and_never_rests_longer_than_the_long
 
 
 def make_row(number, outcome):
-    bad = [{"client": "x", "reason": "its update is not finite"}] if outcome == "quarantined" else []
+    bad = (
+        [{"client": "x", "reason": "its update is not finite"}] if outcome == "quarantined" else []
+    )
     counted, stalled = ["x"] * (outcome == "counted"), ["x"] * (outcome == "stalled")
-    return {"round": number, "accepted": counted, "stalled": stalled, "quarantined": bad, "times": {}}
+    return {
+        "round": number,
+        "accepted": counted,
+        "stalled": stalled,
+        "quarantined": bad,
+        "times": {},
+    }
 
 
 def test_rests_double_from_the_second_fault_on_and_answers_that_count_make_them_shorter():
@@ -190,7 +235,9 @@ def test_rests_double_from_the_second_fault_on_and_answers_that_count_make_them_
 
 
 def test_one_fault_is_forgiven_and_the_reason_of_a_rest_is_the_last_one():
-    assert find_rests([make_row(1, "stalled"), make_row(2, "counted"), make_row(3, "stalled")]) == {}
+    assert (
+        find_rests([make_row(1, "stalled"), make_row(2, "counted"), make_row(3, "stalled")]) == {}
+    )
     assert find_rests([make_row(1, "stalled")]) == {}
     rest = find_rests([make_row(1, "stalled"), make_row(2, "quarantined")])["x"]
     assert (rest.until, rest.why) == (4, "quarantined: its update is not finite")
@@ -199,7 +246,9 @@ def test_one_fault_is_forgiven_and_the_reason_of_a_rest_is_the_last_one():
 # ---- a server ----
 
 
-def test_one_client_that_stalls_makes_no_round_last_three_times_as_long_and_is_asked_ever_less(tmp_path):
+def test_one_client_that_stalls_makes_no_round_last_three_times_as_long_and_is_asked_ever_less(
+    tmp_path,
+):
     def seconds(client, round_index):
         return None if client == "h2" else HONEST + 0.1 * IDS.index(client)
 
@@ -207,7 +256,9 @@ def test_one_client_that_stalls_makes_no_round_last_three_times_as_long_and_is_a
     made = run(town, tmp_path)
     assert len(made.history) == 12
     assert max(row["seconds"] for row in made.history) <= 3 * HONEST
-    assert all(row["accepted"] == [client for client in IDS if client != "h2"] for row in made.history)
+    assert all(
+        row["accepted"] == [client for client in IDS if client != "h2"] for row in made.history
+    )
     assert town.rounds_of("h2") == [1, 2, 4, 7, 12]
     assert made.history[1]["seconds"] <= 1.2 * (HONEST + 0.5) + 0.1  # it has a fault
     assert made.history[4]["seconds"] == pytest.approx(HONEST + 0.5)  # it rests: no wait at all
@@ -219,7 +270,15 @@ def test_one_client_that_stalls_makes_no_round_last_three_times_as_long_and_is_a
 def test_a_client_that_answers_again_counts_again(tmp_path):
     town = Town(seconds=lambda client, at: None if client == "h2" and at < 4 else HONEST)
     made = run(town, tmp_path, rounds=7)
-    assert ["h2" in row["accepted"] for row in made.history] == [False, False, False, True, True, True, True]
+    assert ["h2" in row["accepted"] for row in made.history] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
     assert made.rests == {}
 
 
@@ -250,7 +309,9 @@ def test_garbage_that_comes_at_once_neither_ends_a_round_nor_counts_for_its_quor
 
 def test_an_answer_that_did_not_pass_the_front_is_not_asked_for_again_and_delays_nobody(tmp_path):
     town = Town(
-        spoil=lambda client, said: Failure("too long", is_fault=True) if is_update_of_h2(client, said) else said
+        spoil=lambda client, said: (
+            Failure("too long", is_fault=True) if is_update_of_h2(client, said) else said
+        )
     )
     made = run(town, tmp_path, rounds=2)
     assert [row["seconds"] for row in made.history] == pytest.approx([HONEST] * 2, rel=0.01)
@@ -290,7 +351,9 @@ def test_the_quorum_never_falls_because_somebody_rests(coordinator, is_here, unt
     assert still_needed == needed == max(1, math.ceil(quorum * len(here)))
     awake = [client for client in here if client not in made.rests]
     assert set(awake) <= set(asked) <= set(here)
-    assert len(asked) == max(len(awake), min(needed, len(here)))  # who is due first comes back where too few are left
+    assert len(asked) == max(
+        len(awake), min(needed, len(here))
+    )  # who is due first comes back where too few are left
     ends = [made.rests[client].until for client in asked if client in made.rests]
     left = [made.rests[client].until for client in here if client not in asked]
     assert max(ends, default=0) <= min(left, default=99)
@@ -300,7 +363,10 @@ def stalling(faults):
     """Rounds in which clients stalled so many times at the end."""
     most = max(faults.values(), default=0)
     rows = [make_row(number, "resting") for number in range(1, most + 1)]
-    return [{**row, "stalled": [c for c, num in faults.items() if num > most - row["round"]]} for row in rows]
+    return [
+        {**row, "stalled": [c for c, num in faults.items() if num > most - row["round"]]}
+        for row in rows
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -312,7 +378,9 @@ def coordinator(tmp_path_factory):
 def test_who_says_nothing_to_the_plan_delays_the_first_round_once_and_no_other(tmp_path):
     town = Town(spoil=lambda client, said: None if client == "h2" and said.kind == READY else said)
     made = run(town, tmp_path, rounds=8)
-    assert [row["accepted"] for row in made.history] == [[client for client in IDS if client != "h2"]] * 8
+    assert [row["accepted"] for row in made.history] == [
+        [client for client in IDS if client != "h2"]
+    ] * 8
     assert town.now <= Terms().meeting + 8 * (HONEST + 0.1) + 1
     assert [kind for client, kind, _ in town.asked if client == "h2"].count(PLAN) == 1
 

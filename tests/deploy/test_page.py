@@ -1,4 +1,6 @@
-"""What people see of a running server: the facts, the page, and who may ask for it; in a real browser too."""
+"""What people see of a running server: the facts, the page, and who may ask for it; in a real
+browser too.
+"""
 
 import html
 import http.client
@@ -13,13 +15,13 @@ import pytest
 
 from browsing import needs_browser, opened, requests_of, save_picture, show_url
 from federations import make_federation, make_nodes
-from plfl.deploy.local import LocalWire
-from plfl.deploy.messages import UPDATE
-from plfl.deploy.page import make_page, served
-from plfl.deploy.server import _write_status, describe
-from plfl.deploy.settings import ServerSettings, read_server
-from plfl.deploy.status import STATUS, TRAFFIC, describe_in_words, read_status
-from plfl.deploy.supervise import free_port
+from plfl.deploy.files.settings import ServerSettings, read_server
+from plfl.deploy.programs.server import _write_status, describe
+from plfl.deploy.programs.status import STATUS, TRAFFIC, describe_in_words, read_status
+from plfl.deploy.programs.status_page import make_page, served
+from plfl.deploy.programs.supervise import free_port
+from plfl.deploy.protocol.local import LocalWire
+from plfl.deploy.protocol.messages import UPDATE
 from plfl.errors import BadInput
 from plfl.storage import write_json
 from small import tiny_config, uneven_panel
@@ -29,7 +31,15 @@ EVIL = '<script>document.title = "owned"</script><img src=x onerror="document.ti
 METHODS = ["HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"]
 
 
-def make_round(number, *, ids=("house-1", "house-2", "house-3"), failed=None, late=(), quarantined=None, attempt=1):
+def make_round(
+    number,
+    *,
+    ids=("house-1", "house-2", "house-3"),
+    failed=None,
+    late=(),
+    quarantined=None,
+    attempt=1,
+):
     failed, quarantined = failed or {}, quarantined or {}
     return {
         "round": number,
@@ -38,17 +48,28 @@ def make_round(number, *, ids=("house-1", "house-2", "house-3"), failed=None, la
         "late": list(late),
         "local_steps": 50,
         "batch": 24,
-        "quarantined": [{"client": client, "reason": reason} for client, reason in quarantined.items()],
+        "quarantined": [
+            {"client": client, "reason": reason} for client, reason in quarantined.items()
+        ],
         "attempt": attempt,
         "seconds": 3.1 + 0.4 * (number % 3),
-        "accepted": [client for client in ids if client not in failed and client not in quarantined],
+        "accepted": [
+            client for client in ids if client not in failed and client not in quarantined
+        ],
         "loss": 0.9 / number + 0.1,
         "bytes_each_way": 14_000,
     }
 
 
 def make_client(client, **facts):
-    plain = {"is_ready": True, "is_done": False, "refused": None, "problem": None, "rest": None, "num_windows": 28_000}
+    plain = {
+        "is_ready": True,
+        "is_done": False,
+        "refused": None,
+        "problem": None,
+        "rest": None,
+        "num_windows": 28_000,
+    }
     return {"id": client, **plain, **facts}
 
 
@@ -62,7 +83,12 @@ CLIENTS = [
     make_client("house-1"),
     make_client("house-2", problem=DEADLINE),
     make_client("house-3"),
-    make_client("house-4", is_ready=False, num_windows=None, refused="batch 4 is below this client's floor of 8"),
+    make_client(
+        "house-4",
+        is_ready=False,
+        num_windows=None,
+        refused="batch 4 is below this client's floor of 8",
+    ),
     make_client("house-5", is_ready=False, num_windows=None),
     make_client("house-6", problem=DEADLINE, rest={"until": 9, "why": DEADLINE}),
 ]
@@ -71,8 +97,20 @@ CLIENTS = [
 def write_status(config, history=HISTORY, clients=CLIENTS, **facts):
     folder = read_server(config).folder
     folder.mkdir(exist_ok=True)
-    plain = {"run": "pilot-1f2e", "rounds": 80, "round": len(history), "under_way": None, "bytes_each_way": 14_000}
-    found = {**plain, "clients": clients, "history": history, "written": "2026-11-16T00:27:52+00:00", **facts}
+    plain = {
+        "run": "pilot-1f2e",
+        "rounds": 80,
+        "round": len(history),
+        "under_way": None,
+        "bytes_each_way": 14_000,
+    }
+    found = {
+        **plain,
+        "clients": clients,
+        "history": history,
+        "written": "2026-11-16T00:27:52+00:00",
+        **facts,
+    }
     write_json(folder / STATUS, found)
     traffic = {
         "/v1/fleet/pull-messages": {
@@ -108,7 +146,10 @@ def config(tmp_path):
 
 def write_settings(folder, **settings):
     path = folder / "server.toml"
-    path.write_text(ServerSettings(host="localhost", port=9092, name="pilot", **settings).to_toml(), encoding="utf-8")
+    path.write_text(
+        ServerSettings(host="localhost", port=9092, name="pilot", **settings).to_toml(),
+        encoding="utf-8",
+    )
     return path
 
 
@@ -146,11 +187,22 @@ def test_the_facts_count_who_was_asked_who_counted_and_why_the_others_did_not(co
         (0, 0),
     ]
     assert [each["state"] for each in found["clients"]] == [
-        *("ready", DEADLINE, "ready", "refuses: batch 4 is below this client's floor of 8", "not there yet"),
+        *(
+            "ready",
+            DEADLINE,
+            "ready",
+            "refuses: batch 4 is below this client's floor of 8",
+            "not there yet",
+        ),
         f"rests, and is asked again in round 9: {DEADLINE}",
     ]
     assert found["bytes"] == {
-        **{"messages_up": 360_000, "messages_down": 273_000, "headers_up": 17_000, "headers_down": 5_000},
+        **{
+            "messages_up": 360_000,
+            "messages_down": 273_000,
+            "headers_up": 17_000,
+            "headers_down": 5_000,
+        },
         "polling": 60_000,
     }
 
@@ -177,9 +229,13 @@ def test_the_terminal_and_the_page_say_the_same(config):
     assert "1 of 6 clients rest." in page
 
 
-def test_a_status_that_is_not_there_or_damaged_is_said_on_the_page_and_refused_in_the_terminal(config):
+def test_a_status_that_is_not_there_or_damaged_is_said_on_the_page_and_refused_in_the_terminal(
+    config,
+):
     assert "It waits for its clients" in make_page(config)
-    with pytest.raises(BadInput, match=r"has no status\.json: has plfl federation server .* been started\?"):
+    with pytest.raises(
+        BadInput, match=r"has no status\.json: has plfl federation server .* been started\?"
+    ):
         read_status(config)
     folder = read_server(config).folder
     folder.mkdir()
@@ -199,7 +255,9 @@ def test_traffic_that_cannot_be_read_is_none(config):
 def test_a_server_that_waits_and_one_that_is_done_say_so(config):
     write_status(config, history=[])
     assert "Waiting for clients: 4 of 6 are ready." in make_page(config)
-    write_status(config, rounds=4, clients=[make_client("house-1", is_done=True), make_client("house-2")])
+    write_status(
+        config, rounds=4, clients=[make_client("house-1", is_done=True), make_client("house-2")]
+    )
     page = make_page(config)
     assert "<h1>All 4 rounds are done</h1>" in page
     assert "1 of 2 clients have the last model." in page
@@ -217,12 +275,19 @@ def test_a_real_server_s_status_says_which_round_is_under_way_and_that_it_is_ask
         folder = read_server(config).folder
         folder.mkdir(exist_ok=True)
         write_json(folder / STATUS, describe(coordinator))
-        seen.append((list(describe_in_words(read_status(config))), html.unescape(make_page(config))))
+        seen.append(
+            (list(describe_in_words(read_status(config))), html.unescape(make_page(config)))
+        )
 
     wire = LocalWire(make_nodes(config.parent / "clients", panel), lose_two)
-    coordinator, _ = make_federation(config.parent, panel, tiny_config(rounds=2), wire=wire, observer=look)
+    coordinator, _ = make_federation(
+        config.parent, panel, tiny_config(rounds=2), wire=wire, observer=look
+    )
     coordinator.go()
-    for said in ("ound 1 is under way: 3 clients are asked", "ound 2 is under way: 3 clients are asked, attempt 2"):
+    for said in (
+        "ound 1 is under way: 3 clients are asked",
+        "ound 2 is under way: 3 clients are asked, attempt 2",
+    ):
         assert any(said in "".join(lines) and said in page for lines, page in seen), said
     assert any(f"  {lost[0]}: {DEADLINE}" in lines for lines, _ in seen)
     assert "under way" not in "".join(seen[-1][0])
@@ -234,15 +299,25 @@ def test_a_status_that_cannot_be_written_is_said_and_stops_nothing(tmp_path, cap
     panel = uneven_panel(2).sorted()
     coordinator, _ = make_federation(tmp_path, panel, tiny_config(rounds=1))
     _write_status(tmp_path / "nowhere", coordinator)
-    assert "status.json (No such file or directory); it is written again with the next round" in caplog.text
+    assert (
+        "status.json (No such file or directory); it is written again with the next round"
+        in caplog.text
+    )
 
 
 # ---- the page ----
 
 
 def test_ids_and_reasons_from_other_machines_are_text_and_no_more(config):
-    history = [make_round(1, ids=[EVIL], failed={EVIL: EVIL}), make_round(2, ids=[EVIL], quarantined={EVIL: EVIL})]
-    write_status(config, history=history, clients=[make_client(EVIL, refused=EVIL), make_client("b", problem=EVIL)])
+    history = [
+        make_round(1, ids=[EVIL], failed={EVIL: EVIL}),
+        make_round(2, ids=[EVIL], quarantined={EVIL: EVIL}),
+    ]
+    write_status(
+        config,
+        history=history,
+        clients=[make_client(EVIL, refused=EVIL), make_client("b", problem=EVIL)],
+    )
     page = make_page(config)
     assert page.count("<script") == 1
     assert "<img" not in page
@@ -258,8 +333,12 @@ def test_no_script_runs_in_the_page_but_its_own(config):
 
 def test_a_federation_of_many_clients_and_rounds_stays_a_small_page(config):
     ids = [f"house-{k}" for k in range(500)]
-    history = [make_round(k, ids=ids, failed=dict.fromkeys(ids[:50], DEADLINE)) for k in range(1, 401)]
-    write_status(config, history=history, clients=[make_client(client) for client in ids], rounds=1000)
+    history = [
+        make_round(k, ids=ids, failed=dict.fromkeys(ids[:50], DEADLINE)) for k in range(1, 401)
+    ]
+    write_status(
+        config, history=history, clients=[make_client(client) for client in ids], rounds=1000
+    )
     page = make_page(config)
     assert len(page) < 250_000
     assert "The latest 100 of 20,000." in page
@@ -282,7 +361,9 @@ def test_the_page_is_for_get_at_its_own_address_alone(config):
         assert ask(address, path="/?x=1")[0] == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example.org", "evil.example.org:9093", "127.0.0.1.evil.org", "", "192.0.2.7"])
+@pytest.mark.parametrize(
+    "host", ["evil.example.org", "evil.example.org:9093", "127.0.0.1.evil.org", "", "192.0.2.7"]
+)
 def test_another_name_for_this_machine_reads_nothing(config, host):
     write_status(config)
     with page_of(config) as address:
@@ -318,7 +399,9 @@ def test_an_address_in_use_is_said_and_the_rounds_go_on(config, caplog):
         assert caplog.text == ""
         with page_of(config) as address:
             pass
-    assert f"page {address}: port {address.split(':')[1]} is in use by another program" in caplog.text
+    assert (
+        f"page {address}: port {address.split(':')[1]} is in use by another program" in caplog.text
+    )
     assert "the rounds go on without the status page" in caplog.text
 
 
@@ -338,11 +421,15 @@ def test_the_log_says_where_the_page_is(config, caplog):
         assert f"status page: http://{address}/" in caplog.text
 
 
-@pytest.mark.parametrize("page", ['"9093"', '"0.0.0.0:9093"', '""', "true", "9093", '"x:0"', '"http://x:1"'])
+@pytest.mark.parametrize(
+    "page", ['"9093"', '"0.0.0.0:9093"', '""', "true", "9093", '"x:0"', '"http://x:1"']
+)
 def test_a_wrong_address_of_the_page_is_refused_with_the_file_and_the_key(tmp_path, page):
     path = tmp_path / "server.toml"
     path.write_text(f'[server]\nhost = "x.org"\nport = 9092\nname = "pilot"\npage = {page}\n')
-    with pytest.raises(BadInput, match=r"server\.toml: \[server\] page = .*(or write page = 'off'|page = \"127)"):
+    with pytest.raises(
+        BadInput, match=r"server\.toml: \[server\] page = .*(or write page = 'off'|page = \"127)"
+    ):
         read_server(path)
 
 
@@ -364,9 +451,7 @@ def wait_for(is_true, seconds=120):
 
 def text_of(browser, selector):
     """What can be seen of an element."""
-    script = (
-        "const found = document.querySelector(arguments[0]); return found?.checkVisibility() ? found.innerText : ''"
-    )
+    script = "const found = document.querySelector(arguments[0]); return found?.checkVisibility() ? found.innerText : ''"
     return browser.execute_script(script, selector)
 
 
@@ -381,7 +466,9 @@ def test_the_page_follows_the_rounds_and_says_when_the_server_is_gone(config, br
         assert DEADLINE in text_of(browser, "#troubles")
         browser.find_element("css selector", "#rounds summary").click()
         write_status(
-            config, [*HISTORY, make_round(5, ids=[EVIL], failed={EVIL: EVIL})], [make_client(EVIL, refused=EVIL)]
+            config,
+            [*HISTORY, make_round(5, ids=[EVIL], failed={EVIL: EVIL})],
+            [make_client(EVIL, refused=EVIL)],
         )
         wait_for(lambda: text_of(browser, "h1") == "Round 5 of 80")
         assert EVIL in text_of(browser, "#troubles")
@@ -409,8 +496,14 @@ def test_the_page_follows_the_rounds_and_says_when_the_server_is_gone(config, br
 @pytest.mark.parametrize("width", [390, 1200])
 def test_the_page_fits_a_phone_and_a_desk(config, browser, width, scheme):
     long = "this client failed (OSError); " + "x" * 400
-    history = [*HISTORY, *(make_round(k) for k in range(5, 14)), make_round(14, failed={"house-1": long})]
-    write_status(config, history, [*CLIENTS, make_client("a-name-as-long-as-" + "x" * 60, problem=long)])
+    history = [
+        *HISTORY,
+        *(make_round(k) for k in range(5, 14)),
+        make_round(14, failed={"house-1": long}),
+    ]
+    write_status(
+        config, history, [*CLIENTS, make_client("a-name-as-long-as-" + "x" * 60, problem=long)]
+    )
     with page_of(config) as address:
         show_url(browser, f"http://{address}/", width=width, scheme=scheme)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width

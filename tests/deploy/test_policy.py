@@ -1,4 +1,6 @@
-"""A hostile server: what it may not ask, and the reason that it is given. Nothing of it is trained, kept or sent."""
+"""A hostile server: what it may not ask, and the reason that it is given. Nothing of it is trained,
+kept or sent.
+"""
 
 import json
 import re
@@ -12,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plfl.data.generated import generate
-from plfl.deploy.local import make_nodes
-from plfl.deploy.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
-from plfl.deploy.policy import (
+from plfl.deploy.files.settings import Policy, read_policy
+from plfl.deploy.protocol.local import make_nodes
+from plfl.deploy.protocol.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
+from plfl.deploy.protocol.policy import (
     agreed_settings,
     fault_of_config,
     fault_of_draws,
     fault_of_params,
     fault_of_request,
 )
-from plfl.deploy.settings import Policy, read_policy
 from plfl.errors import BadInput
-from plfl.federation import complete, make_plan
+from plfl.federate.federation import complete, make_plan
 from plfl.forecast.windows import make_task
 from plfl.recipes import forecast, paper
 from plfl.storage import digest
@@ -53,13 +55,26 @@ def node(tmp_path_factory):
 def shared_params():
     rng = np.random.default_rng(0)
     shapes = {"weight_ih": (16, 8), "weight_hh": (16, 4), "bias_ih": (16,), "bias_hh": (16,)}
-    return {f"lstm.{name}": rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    return {
+        f"lstm.{name}": rng.normal(0, 0.3, shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
 
 
 def train_request(arrays=None, kind=TRAIN, leave_out=(), **facts):
     arrays = shared_params() if arrays is None else arrays
-    known = {"agreement": AGREEMENT.digest, "round": 1, "base": digest(arrays), "local_steps": 8, "batch": 8}
-    return Message(kind, {name: fact for name, fact in (known | facts).items() if name not in leave_out}, arrays)
+    known = {
+        "agreement": AGREEMENT.digest,
+        "round": 1,
+        "base": digest(arrays),
+        "local_steps": 8,
+        "batch": 8,
+    }
+    return Message(
+        kind,
+        {name: fact for name, fact in (known | facts).items() if name not in leave_out},
+        arrays,
+    )
 
 
 def plan_request(config=None, **changes):
@@ -87,19 +102,40 @@ REQUESTS = {
     "batch of one": (train_request(batch=1), "batch = 1 is below this client's floor of 8"),
     "batch of two": (train_request(batch=2), "batch = 2 is below this client's floor of 8"),
     "batch just below the floor": (train_request(batch=7), "below this client's floor of 8"),
-    "batch that is no multiple of the floor": (train_request(batch=9), "not a multiple of this client's floor of 8"),
+    "batch that is no multiple of the floor": (
+        train_request(batch=9),
+        "not a multiple of this client's floor of 8",
+    ),
     "one step": (train_request(local_steps=1), "local_steps = 1 is below this client's floor of 8"),
     "no step": (train_request(local_steps=0), "local_steps = 0 is below"),
     "negative steps": (train_request(local_steps=-8), "local_steps = -8 is below"),
     "negative batch": (train_request(batch=-8), "batch = -8 is below"),
     "round zero": (train_request(round=0), "round = 0 is below this client's floor of 1"),
-    "huge batch": (train_request(batch=HUGE), "batch = 1180591620717411303424 is more than the 8 that were agreed"),
-    "huge number of steps": (train_request(local_steps=100_000), "local_steps = 100000 is more than the 10 that were"),
-    "one step more than was agreed": (train_request(local_steps=11), "local_steps = 11 is more than the 10 that were"),
-    "a round after the last": (train_request(round=3), "round = 3 is more than the 2 that were agreed"),
-    "a plan without end": (plan_request({"rounds": 10_001}), "rounds = 10001 is above this client's limit of 10000"),
+    "huge batch": (
+        train_request(batch=HUGE),
+        "batch = 1180591620717411303424 is more than the 8 that were agreed",
+    ),
+    "huge number of steps": (
+        train_request(local_steps=100_000),
+        "local_steps = 100000 is more than the 10 that were",
+    ),
+    "one step more than was agreed": (
+        train_request(local_steps=11),
+        "local_steps = 11 is more than the 10 that were",
+    ),
+    "a round after the last": (
+        train_request(round=3),
+        "round = 3 is more than the 2 that were agreed",
+    ),
+    "a plan without end": (
+        plan_request({"rounds": 10_001}),
+        "rounds = 10001 is above this client's limit of 10000",
+    ),
     "truth as a number": (train_request(batch=True), "'batch' in the request is not of type int"),
-    "float as a number": (train_request(local_steps=8.0), "'local_steps' in the request is not of type int"),
+    "float as a number": (
+        train_request(local_steps=8.0),
+        "'local_steps' in the request is not of type int",
+    ),
     "text as a number": (train_request(batch="8"), "'batch' in the request is not of type int"),
     "nothing as a number": (train_request(batch=None), "'batch' in the request is not of type int"),
     "a list as the base": (train_request(base=["x"]), "'base' in the request is not of type str"),
@@ -108,28 +144,51 @@ REQUESTS = {
     "timestamps asked for": (train_request(timestamps=1), "may not ask for 'timestamps'"),
     "a fact whose name is no text": (Message(TRAIN, {1: 2}), "may not ask for"),
     "a fact left out": (train_request(leave_out=["batch"]), "'batch', or lacks it"),
-    "unknown kind": (train_request(kind="evaluate"), "a request of kind 'evaluate' is not allowed here"),
-    "an answer as a request": (train_request(kind=UPDATE), "a request of kind 'update' is not allowed here"),
+    "unknown kind": (
+        train_request(kind="evaluate"),
+        "a request of kind 'evaluate' is not allowed here",
+    ),
+    "an answer as a request": (
+        train_request(kind=UPDATE),
+        "a request of kind 'update' is not allowed here",
+    ),
     "no kind": (train_request(kind=None), "a request of kind None is not allowed here"),
-    "extra layer": (train_request(with_array("extra", np.zeros(3, np.float32))), "sent parameter 'extra'"),
+    "extra layer": (
+        train_request(with_array("extra", np.zeros(3, np.float32))),
+        "sent parameter 'extra'",
+    ),
     "personal layer asked for": (
         train_request(with_array("mlp.0.weight", np.zeros((6, 12), np.float32))),
         "sent parameter 'mlp.0.weight'",
     ),
     "layer left out": (
-        train_request({name: value for name, value in shared_params().items() if name != "lstm.bias_hh"}),
+        train_request(
+            {name: value for name, value in shared_params().items() if name != "lstm.bias_hh"}
+        ),
         "'lstm.bias_hh', or left it out",
     ),
     "no layers": (train_request({}), "or left it out"),
-    "other shape": (train_request(with_array("lstm.bias_ih", np.zeros(17, np.float32))), r"came as float32 \(17,\)"),
-    "double precision": (train_request(with_array("lstm.bias_ih", np.zeros(16))), "came as float64"),
-    "whole numbers": (train_request(with_array("lstm.bias_ih", np.zeros(16, np.int32))), "came as int32"),
+    "other shape": (
+        train_request(with_array("lstm.bias_ih", np.zeros(17, np.float32))),
+        r"came as float32 \(17,\)",
+    ),
+    "double precision": (
+        train_request(with_array("lstm.bias_ih", np.zeros(16))),
+        "came as float64",
+    ),
+    "whole numbers": (
+        train_request(with_array("lstm.bias_ih", np.zeros(16, np.int32))),
+        "came as int32",
+    ),
     "a list for an array": (
         replace(train_request(), arrays=with_array("lstm.bias_ih", [0.0] * 16)),
         "'lstm.bias_ih' came as list, not as an array",
     ),
     "NaN": (train_request(spoilt(np.nan)), "'lstm.weight_ih' came with a value that is not finite"),
-    "infinite": (train_request(spoilt(-np.inf)), "'lstm.weight_ih' came with a value that is not finite"),
+    "infinite": (
+        train_request(spoilt(-np.inf)),
+        "'lstm.weight_ih' came with a value that is not finite",
+    ),
     "wrong digest of the base": (train_request(base="0" * 64), "not those that the request names"),
     "other agreement": (train_request(agreement="0" * 32), "not those that this client agreed to"),
     "an end with wrong params": (
@@ -143,29 +202,62 @@ REQUESTS = {
     "a plan that is no JSON": (plan_text("x"), "the server's plan cannot be read"),
     "a plan nested without end": (plan_text("[" * 100_000), "the server's plan cannot be read"),
     "a plan that is a list": (plan_text("[]"), "the server's plan cannot be read"),
-    "a plan with an unknown key": (plan_request(code="import os"), "the server's plan cannot be read"),
+    "a plan with an unknown key": (
+        plan_request(code="import os"),
+        "the server's plan cannot be read",
+    ),
     "a plan without settings": (
         plan_text(AGREEMENT.to_json().replace('"config": {', '"config": 3, "other": {')),
         "the server's plan cannot be read",
     ),
-    "a plan whose settings are a list": (plan_text(json.dumps(BARE | {"config": []})), "config is not of type dict"),
+    "a plan whose settings are a list": (
+        plan_text(json.dumps(BARE | {"config": []})),
+        "config is not of type dict",
+    ),
     "a plan whose run is a number": (plan_request(run=7), "run is not of type str"),
     "a plan whose run has no name": (plan_request(run=""), "1 to 200 characters"),
     "a plan whose interval is a float": (plan_request(minutes=15.0), "minutes is not of type int"),
-    "a plan with NaN": (plan_request(config={"checkpoint_seconds": float("nan")}), "NaN is no number"),
+    "a plan with NaN": (
+        plan_request(config={"checkpoint_seconds": float("nan")}),
+        "NaN is no number",
+    ),
     "other version": (plan_request(version="0.0.1"), "the server runs plfl 0.0.1 and this client"),
-    "other interval": (plan_request(minutes=60), "interval in minutes that the federation agreed on: 60"),
-    "other covariates": (plan_request(covariate_names=["humidity"]), "covariates that the federation agreed on: hum"),
-    "other static facts": (plan_request(static_names=[]), "static facts that the federation agreed on: none"),
-    "recipe that is not allowed": (plan_request(config={"recipe": "other"}), "recipe 'other' is not allowed here"),
+    "other interval": (
+        plan_request(minutes=60),
+        "interval in minutes that the federation agreed on: 60",
+    ),
+    "other covariates": (
+        plan_request(covariate_names=["humidity"]),
+        "covariates that the federation agreed on: hum",
+    ),
+    "other static facts": (
+        plan_request(static_names=[]),
+        "static facts that the federation agreed on: none",
+    ),
+    "recipe that is not allowed": (
+        plan_request(config={"recipe": "other"}),
+        "recipe 'other' is not allowed here",
+    ),
     "recipe that is not what it says": (
         plan_request(config={"model": "analog"}),
         'this client\'s recipe has "lstm_mlp"',
     ),
-    "invalid setting": (plan_request(config={"batch": 0}), "the server's settings are not valid here: batch = 0"),
-    "setting of a wrong type": (plan_request(config={"rounds": True}), "not valid here: rounds = True"),
-    "unknown setting": (plan_request(config={"hook": "rm"}), "not valid here: unknown config key 'hook'"),
-    "all layers shared": (plan_request(config={"personal": []}), r'personal = \[\], but .* recipe has \["mlp\.\*"\]'),
+    "invalid setting": (
+        plan_request(config={"batch": 0}),
+        "the server's settings are not valid here: batch = 0",
+    ),
+    "setting of a wrong type": (
+        plan_request(config={"rounds": True}),
+        "not valid here: rounds = True",
+    ),
+    "unknown setting": (
+        plan_request(config={"hook": "rm"}),
+        "not valid here: unknown config key 'hook'",
+    ),
+    "all layers shared": (
+        plan_request(config={"personal": []}),
+        r'personal = \[\], but .* recipe has \["mlp\.\*"\]',
+    ),
     "a large unit": (
         train_request(with_array("lstm.weight_ih", np.full((16, 8), 3, np.float32))),
         "'lstm.weight_ih' came with a unit of norm 8.49, above this client's limit of 8",
@@ -208,22 +300,31 @@ REQUESTS |= {
     for name, value in PINNED.items()
 }
 REQUESTS |= {
-    f"a larger {name}": (plan_request(config={name: 126}), f"^{name} = 126, but this client's recipe takes at most")
+    f"a larger {name}": (
+        plan_request(config={name: 126}),
+        f"^{name} = 126, but this client's recipe takes at most",
+    )
     for name in ("local_steps", "batch")
 }
 
 
 def files_of(node):
     """All that a client keeps, but for its counts."""
-    files = [path for path in node.folder.rglob("*") if path.is_file() and path.name != "trained.json"]
+    files = [
+        path for path in node.folder.rglob("*") if path.is_file() and path.name != "trained.json"
+    ]
     return {path: path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_hostile_server_is_refused_with_the_reason_and_nothing_is_trained_or_kept(node, name, monkeypatch):
+def test_a_hostile_server_is_refused_with_the_reason_and_nothing_is_trained_or_kept(
+    node, name, monkeypatch
+):
     request, reason = REQUESTS[name]
     before = files_of(node)
-    monkeypatch.setattr("plfl.deploy.node.Node._update", lambda *args: pytest.fail("trained"))
+    monkeypatch.setattr(
+        "plfl.deploy.protocol.node.Node._update", lambda *args: pytest.fail("trained")
+    )
     said = node.answer(request)
     assert said.kind == REFUSAL
     assert dict(said.arrays) == {}
@@ -258,18 +359,28 @@ def test_a_client_s_own_floors_hold_whatever_they_are():
 
 def test_a_server_cannot_ask_without_end_not_by_repeating_a_round_nor_by_another_run(tmp_path):
     node = make_node(tmp_path, LSTM_ONLY.model_copy(update={"max_rounds": 3}))
-    others = [{name: value * scale for name, value in shared_params().items()} for scale in (1.5, 2)]
+    others = [
+        {name: value * scale for name, value in shared_params().items()} for scale in (1.5, 2)
+    ]
     plan = plan_request({"rounds": 3})
     agreed = {"agreement": node.answer(plan).facts["agreement"]}
     assert node.answer(train_request(**agreed)).kind == UPDATE
-    assert node.answer(train_request(**agreed)).kind == UPDATE  # the same answer again trains nothing
+    assert (
+        node.answer(train_request(**agreed)).kind == UPDATE
+    )  # the same answer again trains nothing
     assert node.answer(train_request(others[0], **agreed)).kind == UPDATE
     agreed = {"agreement": node.answer(plan_request({"rounds": 3}, run="run-2")).facts["agreement"]}
     assert node.answer(train_request(**agreed)).kind == UPDATE
     again = make_node(tmp_path, LSTM_ONLY.model_copy(update={"max_rounds": 3}))
-    for request in (train_request(others[0], **agreed), train_request(others[1], round=2, **agreed)):
+    for request in (
+        train_request(others[0], **agreed),
+        train_request(others[1], round=2, **agreed),
+    ):
         said = again.answer(request)
-        assert said.facts["reason"] == "this client has answered 3 rounds, as many as its policy allows (max_rounds)"
+        assert (
+            said.facts["reason"]
+            == "this client has answered 3 rounds, as many as its policy allows (max_rounds)"
+        )
     assert again.answer(train_request(**agreed)).kind == UPDATE  # what was answered before still is
     assert (
         make_node(tmp_path, LSTM_ONLY.model_copy(update={"max_rounds": 4}))
@@ -284,7 +395,10 @@ def test_a_count_of_rounds_that_cannot_be_read_is_no_reason_to_train_on(tmp_path
     node = make_node(tmp_path)
     node.answer(PLANNED)
     (node.folder / "trained.json").write_text(content)
-    assert node.answer(train_request()).facts["reason"] == "this client failed (RunFailed); its own log says why"
+    assert (
+        node.answer(train_request()).facts["reason"]
+        == "this client failed (RunFailed); its own log says why"
+    )
     assert "trained.json is damaged; restore it" in caplog.text
 
 
@@ -296,7 +410,9 @@ def test_before_a_plan_nothing_is_trained(tmp_path):
 def test_a_plan_that_is_refused_is_not_followed_by_what_comes_after_it(tmp_path):
     node = make_node(tmp_path)
     assert node.answer(PLANNED).kind == READY
-    assert node.answer(plan_request(config={"personal": []})).kind == REFUSAL  # layers that may not be shared
+    assert (
+        node.answer(plan_request(config={"personal": []})).kind == REFUSAL
+    )  # layers that may not be shared
     everything = shared_params() | {
         name: np.zeros(shape, np.float32)
         for name, shape in {
@@ -316,7 +432,14 @@ def test_a_plan_that_is_refused_is_not_followed_by_what_comes_after_it(tmp_path)
 
 
 def test_what_is_a_server_s_own_business_it_may_choose():
-    free = {"server": "fed_adam", "server_lr": 0.5, "fraction": 0.5, "seed": 9, "eval_every": 1, "weights": "windows"}
+    free = {
+        "server": "fed_adam",
+        "server_lr": 0.5,
+        "fraction": 0.5,
+        "seed": 9,
+        "eval_every": 1,
+        "weights": "windows",
+    }
     assert fault_of_config(LSTM_ONLY, tiny_config(**free, rounds=9, local_steps=8)) is None
 
 
@@ -324,11 +447,15 @@ def test_what_is_a_server_s_own_business_it_may_choose():
 @given(data=st.data())
 def test_whatever_else_a_server_proposes_is_refused_by_its_name(data):
     name = data.draw(st.sampled_from(sorted(PINNED)))
-    fault = fault_of_config(Policy(settings=LSTM_ONLY.settings), tiny_config(**{name: PINNED[name]}))
+    fault = fault_of_config(
+        Policy(settings=LSTM_ONLY.settings), tiny_config(**{name: PINNED[name]})
+    )
     assert fault.startswith(f"{name} = ")
 
 
-@pytest.mark.parametrize("config", [tiny_config(personal="none", client="prox", alpha=0.5), analog_config(), paper()])
+@pytest.mark.parametrize(
+    "config", [tiny_config(personal="none", client="prox", alpha=0.5), analog_config(), paper()]
+)
 def test_a_policy_made_from_a_config_agrees_to_it_and_survives_its_file(tmp_path, config):
     policy = consenting(config)
     (tmp_path / "policy.toml").write_text(policy.to_toml())
@@ -343,7 +470,9 @@ def test_a_recipe_as_it_is_needs_no_agreement_beyond_the_default_policy():
         assert fault_of_config(Policy(), complete(recipe)) is None
 
 
-@pytest.mark.parametrize(("name", "reason"), [("rounds", "a server chooses it"), ("unit", "is no part of a recipe")])
+@pytest.mark.parametrize(
+    ("name", "reason"), [("rounds", "a server chooses it"), ("unit", "is no part of a recipe")]
+)
 def test_a_policy_s_settings_are_those_of_a_recipe(tmp_path, name, reason):
     (tmp_path / "policy.toml").write_text(f"[settings]\n{name} = 3\n")
     with pytest.raises(BadInput, match=f"settings.{name}: .*{reason}; leave it out"):
@@ -369,7 +498,10 @@ def test_new_plans_are_counted_and_the_same_plan_again_is_not(tmp_path):
     assert counts_of(node)["plans"] == 1
     assert node.answer(plan_request({"seed": 1})).kind == READY
     said = node.answer(plan_request({"seed": 2}))
-    assert said.facts["reason"] == "this client has answered 2 plans, as many as its policy allows (max_plans)"
+    assert (
+        said.facts["reason"]
+        == "this client has answered 2 plans, as many as its policy allows (max_plans)"
+    )
 
 
 def test_no_plan_that_a_server_can_get_accepted_is_answered_differently(tmp_path):
@@ -391,25 +523,35 @@ def test_no_plan_that_a_server_can_get_accepted_is_answered_differently(tmp_path
 
 def agree_again(config):
     """The settings with every optimizer setting that belongs to them."""
-    values = complete(CONFIG.model_copy(update={"server_lr": None, "tau": None} | config)).model_dump(mode="json")
+    values = complete(
+        CONFIG.model_copy(update={"server_lr": None, "tau": None} | config)
+    ).model_dump(mode="json")
     return {name: values[name] for name in AGREEMENT.config}
 
 
 def test_an_end_that_comes_again_is_not_done_again_and_other_ends_are_counted(tmp_path):
     done = []
-    node = make_nodes(tmp_path, PANEL, LSTM_ONLY.model_copy(update={"max_ends": 2}), lambda node, sent: done.append(1))[
-        CLIENT
-    ]
+    node = make_nodes(
+        tmp_path,
+        PANEL,
+        LSTM_ONLY.model_copy(update={"max_ends": 2}),
+        lambda node, sent: done.append(1),
+    )[CLIENT]
     node.answer(PLANNED)
 
     def end(scale):
         sent = {name: value * np.float32(scale) for name, value in shared_params().items()}
-        return node.answer(Message(END, {"agreement": AGREEMENT.digest, "base": digest(sent)}, sent))
+        return node.answer(
+            Message(END, {"agreement": AGREEMENT.digest, "base": digest(sent)}, sent)
+        )
 
     assert [end(1).kind for _ in range(4)] == [DONE] * 4
     assert len(done) == 1
     assert end(2).kind == DONE
-    assert end(3).facts["reason"] == "this client has answered 2 ends, as many as its policy allows (max_ends)"
+    assert (
+        end(3).facts["reason"]
+        == "this client has answered 2 ends, as many as its policy allows (max_ends)"
+    )
     assert len(done) == 2
 
 
@@ -433,9 +575,12 @@ def test_a_day_s_processor_time_is_limited_and_the_next_day_begins_anew(tmp_path
     node = make_node(tmp_path, LSTM_ONLY.model_copy(update={"max_seconds": 1e-9}))
     assert node.answer(PLANNED).kind == READY  # it is the first work of the day
     said = node.answer(train_request())
-    assert said.facts["reason"] == "this client has worked 1e-09 s today, as long as its policy allows (max_seconds)"
+    assert (
+        said.facts["reason"]
+        == "this client has worked 1e-09 s today, as long as its policy allows (max_seconds)"
+    )
     later = time.gmtime(4e9)
-    monkeypatch.setattr("plfl.deploy.node.time.gmtime", lambda: later)
+    monkeypatch.setattr("plfl.deploy.protocol.node.time.gmtime", lambda: later)
     assert node.answer(train_request()).kind == UPDATE
     assert counts_of(node)["day"] == "2096-10-02"
 
@@ -444,6 +589,9 @@ def test_honest_parameters_are_far_from_the_limits():
     config = complete(forecast())
     plan = make_plan(config, make_task(generate(1, days=60).sorted(), config))
     for seed in range(3):
-        params = {name: np.asarray(value) for name, value in plan.training.model.init(jax.random.key(seed)).items()}
+        params = {
+            name: np.asarray(value)
+            for name, value in plan.training.model.init(jax.random.key(seed)).items()
+        }
         assert fault_of_params(Policy(), params) is None
         assert fault_of_params(Policy(max_unit=4, max_bias=1.5), params) is None

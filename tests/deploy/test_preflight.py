@@ -1,4 +1,6 @@
-"""What a client says about its server before Flower connects: the ways to be refused, each in one line."""
+"""What a client says about its server before Flower connects: the ways to be refused, each in one
+line.
+"""
 
 import http.client
 import re
@@ -10,18 +12,21 @@ from email.utils import formatdate
 
 import pytest
 
-from plfl.deploy import certificates, preflight, provision
-from plfl.deploy.front import GREETING, KEY_HEADER, Front
-from plfl.deploy.preflight import Unproven, Unreachable, check_server
-from plfl.deploy.settings import read_client
-from plfl.deploy.supervise import free_port
+from plfl.deploy.files import certificates
+from plfl.deploy.files.settings import read_client
+from plfl.deploy.programs import preflight, provision
+from plfl.deploy.programs.front import GREETING, KEY_HEADER, Front
+from plfl.deploy.programs.preflight import Unproven, Unreachable, check_server
+from plfl.deploy.programs.supervise import free_port
 from plfl.errors import BadInput, Transient
 
 
 @pytest.fixture(scope="module")
 def pilot(tmp_path_factory):
     port = free_port()
-    made = provision.init(tmp_path_factory.mktemp("preflight") / "pilot", ["a"], host="127.0.0.1", port=port)
+    made = provision.init(
+        tmp_path_factory.mktemp("preflight") / "pilot", ["a"], host="127.0.0.1", port=port
+    )
     return made.folder
 
 
@@ -46,7 +51,9 @@ def served(pilot):
 
 
 def reissue(pilot, now=None, days=1, hosts=("127.0.0.1",)):
-    pair = certificates.Pair((pilot / "ca" / "ca.key").read_bytes(), (pilot / "ca" / "ca.crt").read_bytes())
+    pair = certificates.Pair(
+        (pilot / "ca" / "ca.key").read_bytes(), (pilot / "ca" / "ca.crt").read_bytes()
+    )
     made = certificates.issue(pair, list(hosts), now or datetime.now(UTC), days)
     (pilot / "server" / "other.key").write_bytes(made.key)
     (pilot / "server" / "other.crt").write_bytes(made.certificate)
@@ -69,12 +76,19 @@ def test_a_server_that_is_right_is_accepted(served, own):
 def test_a_server_of_another_federation(pilot, own, tmp_path):
     other = provision.init(tmp_path / "other", ["a"], host="127.0.0.1")
     wrong = own.model_copy(update={"ca": other.folder / "server" / "ca.crt"})
-    refused(serve(pilot), wrong, r"is not signed by .*ca\.crt: it is the server of another federation")
+    refused(
+        serve(pilot), wrong, r"is not signed by .*ca\.crt: it is the server of another federation"
+    )
 
 
 def test_an_expired_certificate(pilot, own):
     front = reissue(pilot, datetime.now(UTC) - timedelta(days=30))
-    refused(front, own, r"has expired: the operator renews it with plfl federation renew-server", Transient)
+    refused(
+        front,
+        own,
+        r"has expired: the operator renews it with plfl federation renew-server",
+        Transient,
+    )
 
 
 def test_a_name_that_the_certificate_does_not_hold(pilot, own, monkeypatch):
@@ -82,11 +96,16 @@ def test_a_name_that_the_certificate_does_not_hold(pilot, own, monkeypatch):
     elsewhere = own.model_copy(update={"server": f"127.0.0.2:{port}"})
     front = serve(pilot)
     front.host = "0.0.0.0"
-    refused(front, elsewhere, r"does not hold the name '127\.0\.0\.2'.*renew-server --host 127\.0\.0\.2")
+    refused(
+        front, elsewhere, r"does not hold the name '127\.0\.0\.2'.*renew-server --host 127\.0\.0\.2"
+    )
 
 
 def test_plain_http_is_refused_on_either_side(pilot, own, served):
-    with pytest.raises(BadInput, match="does not speak plain HTTP; leave out --insecure, or start the server with it"):
+    with pytest.raises(
+        BadInput,
+        match="does not speak plain HTTP; leave out --insecure, or start the server with it",
+    ):
         check_server(own, is_insecure=True)
     served.stop()
     refused(serve(pilot, None), own, "does not speak TLS; start the server without --insecure")
@@ -103,10 +122,14 @@ def test_both_sides_may_be_plain(pilot, own):
 def test_a_clock_that_is_off(served, own, monkeypatch, caplog, shift, words):
     monkeypatch.setattr(preflight, "_now", lambda: time.time() + shift)
     with pytest.raises(
-        Transient, match=rf"does not let this client in now: the client's clock is {words} the server's.*; set it"
+        Transient,
+        match=rf"does not let this client in now: the client's clock is {words} the server's.*; set it",
     ):
         check_server(own)
-    assert re.search(f"a client at 127.0.0.1 was turned away: the client's clock is {words} the server's", caplog.text)
+    assert re.search(
+        f"a client at 127.0.0.1 was turned away: the client's clock is {words} the server's",
+        caplog.text,
+    )
 
 
 @pytest.mark.parametrize("shift", [3, -200])
@@ -120,7 +143,10 @@ def test_a_key_that_is_not_accepted(pilot, own, caplog):
     front.fault_of_key = lambda key: f"{certificates.fingerprint_of_pem(key)} was revoked"
     known = certificates.fingerprint(certificates.public_of(own.key.read_bytes()))
     refused(
-        front, own, f"does not accept 'a' with the key {re.escape(known)}: {re.escape(known)} was revoked", BadInput
+        front,
+        own,
+        f"does not accept 'a' with the key {re.escape(known)}: {re.escape(known)} was revoked",
+        BadInput,
     )
     assert f"a client at 127.0.0.1 was turned away: {known} was revoked" in caplog.text
 
@@ -136,7 +162,9 @@ def test_a_key_that_is_not_accepted(pilot, own, caplog):
 )
 def test_a_greeting_that_makes_no_sense_is_turned_away(served, own, headers, status, words):
     context = ssl.create_default_context(cafile=own.ca)
-    with closing(http.client.HTTPSConnection("127.0.0.1", served.port, context=context, timeout=30)) as connection:
+    with closing(
+        http.client.HTTPSConnection("127.0.0.1", served.port, context=context, timeout=30)
+    ) as connection:
         connection.request("GET", GREETING, headers=headers)
         answer = connection.getresponse()
         assert (answer.status, answer.read().decode()) == (status, words)

@@ -21,8 +21,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plfl.deploy import inspection, provision
-from plfl.deploy.provision import (
+from plfl.deploy.files import inspection
+from plfl.deploy.programs import provision
+from plfl.deploy.programs.provision import (
     add_client,
     init,
     inspect,
@@ -37,7 +38,20 @@ from plfl.errors import BadInput, Damaged, RunFailed
 from plfl.storage import safe_name
 
 BUNDLE = "0123456789abcdef" * 4
-ODD_IDS = ["meter 7/A", "..", ".hidden", "~", "-rf", "Zählwerk é", "家", "a\nb", 'say "hi"', "%41", "C:\\x", "x" * 200]
+ODD_IDS = [
+    "meter 7/A",
+    "..",
+    ".hidden",
+    "~",
+    "-rf",
+    "Zählwerk é",
+    "家",
+    "a\nb",
+    'say "hi"',
+    "%41",
+    "C:\\x",
+    "x" * 200,
+]
 
 
 @pytest.fixture
@@ -52,7 +66,11 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 
 def private_keys(folder: Path) -> dict[str, bytes]:
-    return {name: content for name, content in content_of(folder).items() if name.endswith(("node.key", "ca.key"))}
+    return {
+        name: content
+        for name, content in content_of(folder).items()
+        if name.endswith(("node.key", "ca.key"))
+    }
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, days: float) -> None:
@@ -62,7 +80,9 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, days: float) -> None:
 
 
 def shake_hands(server: Path, ca: Path, host: str) -> None:
-    """Connect over loopback as a client that trusts `ca` and wants to talk to `host`; raises if it would not."""
+    """Connect over loopback as a client that trusts `ca` and wants to talk to `host`; raises if it
+    would not.
+    """
     ours, theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     ours.load_cert_chain(server / "server.crt", server / "server.key")
     theirs.load_verify_locations(ca)
@@ -88,7 +108,10 @@ def test_init_makes_what_each_machine_needs_and_nothing_else(folder):
     assert set(content_of(folder)) == {
         "README.md",
         *("ca/ca.key", "ca/ca.crt"),
-        *(f"server/{name}" for name in ("server.toml", "server.crt", "server.key", "ca.crt", "roster.json")),
+        *(
+            f"server/{name}"
+            for name in ("server.toml", "server.crt", "server.key", "ca.crt", "roster.json")
+        ),
         *("server/keys/a.pub", "server/keys/b.pub"),
         *(f"clients/{each}/{name}" for each in "ab" for name in client | {f"client-{each}.toml"}),
     }
@@ -105,9 +128,13 @@ def test_what_init_returns_says_where_the_files_are(tmp_path):
 
 def test_the_authority_s_key_is_in_its_own_folder_only_and_each_client_s_key_in_its_own(folder):
     files = content_of(folder)
-    for name, key in private_keys(folder).items() | {("server/server.key", files["server/server.key"])}:
+    for name, key in private_keys(folder).items() | {
+        ("server/server.key", files["server/server.key"])
+    }:
         body = b"".join(key.splitlines()[1:-1])
-        assert [other for other, content in files.items() if body in content.replace(b"\n", b"")] == [name]
+        assert [
+            other for other, content in files.items() if body in content.replace(b"\n", b"")
+        ] == [name]
 
 
 def test_private_keys_can_be_read_by_their_owner_alone_whatever_the_umask(tmp_path):
@@ -123,18 +150,26 @@ def test_private_keys_can_be_read_by_their_owner_alone_whatever_the_umask(tmp_pa
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert not any(
-        path.stat().st_mode & 0o022 for path in folder.rglob("*") if path.name not in (".lock", "roster.json")
+        path.stat().st_mode & 0o022
+        for path in folder.rglob("*")
+        if path.name not in (".lock", "roster.json")
     )
 
 
 def test_the_readme_names_the_machines_and_the_commands(folder):
     text = (folder / "README.md").read_text()
-    for part in ("plfl federation server server/server.toml", "plfl federation client client-a.toml", "fl.example.org"):
+    for part in (
+        "plfl federation server server/server.toml",
+        "plfl federation client client-a.toml",
+        "fl.example.org",
+    ):
         assert part in text
     assert re.search(r"`ca` \| nobody", text)
 
 
-@pytest.mark.parametrize("host", ["fl.example.org", "192.0.2.7", "2001:db8::7", "localhost", f"{'x' * 60}.example.org"])
+@pytest.mark.parametrize(
+    "host", ["fl.example.org", "192.0.2.7", "2001:db8::7", "localhost", f"{'x' * 60}.example.org"]
+)
 def test_a_client_shakes_hands_with_the_host_and_with_loopback(tmp_path, host):
     folder = init(tmp_path / "pilot", ["a"], host=host).folder
     for name in (host, "localhost", "127.0.0.1", "::1"):
@@ -142,7 +177,9 @@ def test_a_client_shakes_hands_with_the_host_and_with_loopback(tmp_path, host):
 
 
 def test_a_wrong_host_is_refused(folder):
-    with pytest.raises(ssl.SSLCertVerificationError, match=r"Hostname mismatch.*other\.example\.org"):
+    with pytest.raises(
+        ssl.SSLCertVerificationError, match=r"Hostname mismatch.*other\.example\.org"
+    ):
         shake_hands(folder / "server", folder / "server" / "ca.crt", "other.example.org")
 
 
@@ -152,7 +189,9 @@ def test_the_authority_of_another_federation_is_refused(folder, tmp_path):
         shake_hands(folder / "server", other / "clients" / "a" / "ca.crt", "fl.example.org")
 
 
-@pytest.mark.parametrize(("days", "message"), [(-900, "certificate has expired"), (30, "not yet valid")])
+@pytest.mark.parametrize(
+    ("days", "message"), [(-900, "certificate has expired"), (30, "not yet valid")]
+)
 def test_a_certificate_outside_its_time_is_refused(tmp_path, monkeypatch, days, message):
     set_clock(monkeypatch, days)
     folder = init(tmp_path / "pilot", ["a"]).folder
@@ -161,7 +200,7 @@ def test_a_certificate_outside_its_time_is_refused(tmp_path, monkeypatch, days, 
 
 
 def test_a_certificate_begins_an_hour_ago_for_clocks_that_are_behind(folder):
-    from plfl.deploy.certificates import read_certificate
+    from plfl.deploy.files.certificates import read_certificate
 
     begins = read_certificate(folder / "server" / "server.crt").not_valid_before_utc
     assert timedelta(minutes=59) < datetime.now(UTC) - begins < timedelta(minutes=62)
@@ -169,7 +208,15 @@ def test_a_certificate_begins_an_hour_ago_for_clocks_that_are_behind(folder):
 
 def test_openssl_verifies_the_chain_strictly_and_for_a_server_only(folder):
     def verify(*options: str) -> subprocess.CompletedProcess[str]:
-        command = ["openssl", "verify", "-x509_strict", "-CAfile", "server/ca.crt", *options, "server/server.crt"]
+        command = [
+            "openssl",
+            "verify",
+            "-x509_strict",
+            "-CAfile",
+            "server/ca.crt",
+            *options,
+            "server/server.crt",
+        ]
         return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
     assert verify("-purpose", "sslserver", "-verify_hostname", "fl.example.org").returncode == 0
@@ -181,7 +228,9 @@ def test_openssl_verifies_the_chain_strictly_and_for_a_server_only(folder):
 def test_openssl_shows_the_extensions_of_rfc_5280(folder):
     def show(name: str) -> str:
         command = ["openssl", "x509", "-in", name, "-noout", "-text"]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=True
+        ).stdout
 
     server, authority = show("server/server.crt"), show("ca/ca.crt")
     assert re.search(r"Basic Constraints: critical\s+CA:FALSE", server)
@@ -197,8 +246,12 @@ def test_node_keys_are_ecdsa_p_384_in_the_format_of_openssh_that_flower_loads(fo
     from cryptography.hazmat.primitives import serialization
 
     home = folder / "clients" / "a"
-    key = serialization.load_ssh_private_key((home / "node.key").read_bytes(), None)  # as flwr's supernode does
-    public = serialization.load_ssh_public_key((home / "node.pub").read_bytes())  # as flwr's register does
+    key = serialization.load_ssh_private_key(
+        (home / "node.key").read_bytes(), None
+    )  # as flwr's supernode does
+    public = serialization.load_ssh_public_key(
+        (home / "node.pub").read_bytes()
+    )  # as flwr's register does
     assert key.curve.name == "secp384r1"
     assert key.public_key() == public
     assert (folder / "server" / "keys" / "a.pub").read_bytes() == (home / "node.pub").read_bytes()
@@ -234,14 +287,31 @@ def test_the_settings_of_a_fresh_federation_are_the_documented_ones(folder):
                 "page": "127.0.0.1:9093",
                 "keys": "keys",
             },
-            **{"certificate": "server.crt", "key": "server.key", "ca": "ca.crt", "roster": "roster.json"},
+            **{
+                "certificate": "server.crt",
+                "key": "server.key",
+                "ca": "ca.crt",
+                "roster": "roster.json",
+            },
         },
         "rounds": {"deadline_seconds": 600, "slack": 2.5, "quorum": 0.5, "retries": 1},
-        "run": {"recipe": "paper", "interval": "15min", "covariates": [], "statics": [], "settings": {}},
+        "run": {
+            "recipe": "paper",
+            "interval": "15min",
+            "covariates": [],
+            "statics": [],
+            "settings": {},
+        },
     }
     assert tomllib.loads((folder / "clients" / "a" / "client-a.toml").read_text()) == {
         "client": {
-            **{"id": "a", "server": "fl.example.org:9092", "ca": "ca.crt", "key": "node.key", "folder": "state"},
+            **{
+                "id": "a",
+                "server": "fl.example.org:9092",
+                "ca": "ca.crt",
+                "key": "node.key",
+                "folder": "state",
+            },
             **{"policy": "policy.toml", "data": "meter.csv", "data_settings": {}},
         }
     }
@@ -332,8 +402,14 @@ def test_ids_that_cannot_be_told_apart_or_written_are_refused(tmp_path, ids, mes
         ({"valid_days": 0}, r"valid_days = 0: write a number of days from 1 to 3652"),
         ({"valid_days": 4000}, r"valid_days = 4000: write a number of days from 1 to 3652"),
         ({"valid_days": 1.5}, r"valid_days = 1.5: write"),
-        ({"data": {"house-2": "x.csv"}}, "data is given for 'house-2', which is no client; there are 'house-1'"),
-        ({"data": {"house-1": ""}}, "the data of 'house-1' is ''; give the path of a CSV or Parquet file"),
+        (
+            {"data": {"house-2": "x.csv"}},
+            "data is given for 'house-2', which is no client; there are 'house-1'",
+        ),
+        (
+            {"data": {"house-1": ""}},
+            "the data of 'house-1' is ''; give the path of a CSV or Parquet file",
+        ),
         ({"data": {"house-1": "x\udc80.csv"}}, r"the data of 'house-1' is 'x.*; give"),
         ({"data": {"house-1": 3}}, "the data of 'house-1' is 3; give"),
         ({"apps": ["latest"]}, r"apps = 'latest': must be the SHA-256 of a bundle: 64 digits"),
@@ -353,7 +429,9 @@ def test_init_uses_an_empty_folder(tmp_path):
 
 def test_init_leaves_a_federation_that_is_there_alone(folder):
     before = content_of(folder)
-    with pytest.raises(BadInput, match=r"holds a federation already, .* plfl federation add-client"):
+    with pytest.raises(
+        BadInput, match=r"holds a federation already, .* plfl federation add-client"
+    ):
         init(folder, ["c"])
     assert content_of(folder) == before
 
@@ -385,12 +463,17 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path, monkeypatch):
         write(path, content, **options)
 
     monkeypatch.setattr(provision, "_write", write_until_full)
-    with pytest.raises(RunFailed, match=r"could not be written \(No space left on device\); what was there is intact"):
+    with pytest.raises(
+        RunFailed,
+        match=r"could not be written \(No space left on device\); what was there is intact",
+    ):
         init(tmp_path / "pilot", ["a", "b"])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_an_init_that_is_still_at_work_builds_is_left_alone_and_what_a_dead_one_left_is_removed(tmp_path, caplog):
+def test_what_an_init_that_is_still_at_work_builds_is_left_alone_and_what_a_dead_one_left_is_removed(
+    tmp_path, caplog
+):
     alive, dead = tmp_path / ".pilot.unfinished-1", tmp_path / ".pilot.unfinished-2"
     for place in (alive, dead):
         place.mkdir()
@@ -409,7 +492,10 @@ def test_a_client_that_is_added_changes_nothing_that_was_there_but_the_roster(fo
     assert {name for name in before if before[name] != after[name]} == {"server/roster.json"}
     assert set(after) - set(before) == {
         "server/keys/c.pub",
-        *(f"clients/c/{name}" for name in ("client-c.toml", "node.key", "node.pub", "ca.crt", "policy.toml")),
+        *(
+            f"clients/c/{name}"
+            for name in ("client-c.toml", "node.key", "node.pub", "ca.crt", "policy.toml")
+        ),
     }
     assert read_client(file).server == "fl.example.org:9092"
     assert inspect(folder) == []
@@ -424,7 +510,11 @@ def test_a_client_can_be_added_where_the_authority_s_key_is_not(folder):
     ("client", "arguments", "message"),
     [
         ("a", {}, "the client 'a' is on the roster already; an id is never used twice"),
-        ("gone", {}, r"the client 'gone' was revoked on 20\d\d-\d\d-\d\d; an id is never used twice"),
+        (
+            "gone",
+            {},
+            r"the client 'gone' was revoked on 20\d\d-\d\d-\d\d; an id is never used twice",
+        ),
         ("A", {}, "'a' and 'A' differ in case only"),
         ("", {}, "must not be empty"),
         ("c", {"data": " "}, "the data of 'c' is ' '; give"),
@@ -444,7 +534,9 @@ def test_add_client_refuses_bad_input_and_changes_nothing(folder, client, argume
 
 def test_a_public_key_that_someone_put_there_is_not_overwritten(folder):
     (folder / "server" / "keys" / "c.pub").write_text("mine")
-    with pytest.raises(BadInput, match=r"c\.pub holds another key and is not on the roster; move it away"):
+    with pytest.raises(
+        BadInput, match=r"c\.pub holds another key and is not on the roster; move it away"
+    ):
         add_client(folder, "c")
     assert (folder / "server" / "keys" / "c.pub").read_text() == "mine"
 
@@ -463,12 +555,16 @@ def test_a_revoked_client_keeps_its_files_and_stays_on_the_roster_with_time_and_
 
 
 def test_revoke_refuses_who_is_not_there_and_says_who_is(folder):
-    with pytest.raises(BadInput, match=r"no client 'aa' is on the roster of .*; there are 'a', \.\.\. \(2 in all\)"):
+    with pytest.raises(
+        BadInput, match=r"no client 'aa' is on the roster of .*; there are 'a', \.\.\. \(2 in all\)"
+    ):
         revoke_client(folder, "aa")
     with pytest.raises(BadInput, match="reason = 5: input should be a valid string"):
         revoke_client(folder, "a", 5)
     revoke_client(folder, "a")
-    with pytest.raises(BadInput, match=r"the client 'a' was revoked on 20.* already; nothing is left to do"):
+    with pytest.raises(
+        BadInput, match=r"the client 'a' was revoked on 20.* already; nothing is left to do"
+    ):
         revoke_client(folder, "a")
 
 
@@ -476,7 +572,10 @@ def test_renewing_makes_a_new_pair_from_the_same_authority_and_keeps_the_old_one
     before = content_of(folder)
     renewed = renew_server(folder, valid_days=100)
     after = content_of(folder)
-    assert {name for name in before if before[name] != after[name]} == {"server/server.crt", "server/server.key"}
+    assert {name for name in before if before[name] != after[name]} == {
+        "server/server.crt",
+        "server/server.key",
+    }
     for name in ("server.crt", "server.key"):
         assert (renewed.kept / name).read_bytes() == before[f"server/{name}"]
     assert re.fullmatch(r"\d{8}T\d{6}Z", renewed.kept.name)
@@ -498,10 +597,15 @@ def test_renewing_refuses_bad_input_and_changes_nothing(folder, monkeypatch):
     with pytest.raises(BadInput, match="valid_days = -1: write a number of days"):
         renew_server(folder, valid_days=-1)
     set_clock(monkeypatch, 3645)
-    with pytest.raises(BadInput, match=r"valid_days = 825: write a number of days from 1 to [67], when the authority"):
+    with pytest.raises(
+        BadInput,
+        match=r"valid_days = 825: write a number of days from 1 to [67], when the authority",
+    ):
         renew_server(folder)
     set_clock(monkeypatch, 3660)
-    with pytest.raises(BadInput, match=r"the authority's certificate ends on .*; make a new federation"):
+    with pytest.raises(
+        BadInput, match=r"the authority's certificate ends on .*; make a new federation"
+    ):
         renew_server(folder)
     assert content_of(folder) == before
 
@@ -529,7 +633,9 @@ def test_renewing_needs_the_authority_s_own_key(folder, tmp_path):
     ids=["add", "revoke", "renew"],
 )
 def test_every_command_refuses_a_folder_without_a_federation_or_in_use(folder, tmp_path, command):
-    with pytest.raises(BadInput, match="holds no federation; give the folder that plfl federation init made"):
+    with pytest.raises(
+        BadInput, match="holds no federation; give the folder that plfl federation init made"
+    ):
         command(tmp_path)
     with pytest.raises(BadInput, match="is no folder"):
         command("a\0b")
@@ -546,14 +652,18 @@ def test_every_command_refuses_a_folder_without_a_federation_or_in_use(folder, t
 
 
 COMMANDS = st.one_of(
-    st.tuples(st.sampled_from(["add", "revoke"]), st.sampled_from(["a", "b", "C", "c", "d/e", "é"])),
+    st.tuples(
+        st.sampled_from(["add", "revoke"]), st.sampled_from(["a", "b", "C", "c", "d/e", "é"])
+    ),
     st.tuples(st.sampled_from(["renew", "init"]), st.just("z")),
 )
 
 
 @settings(max_examples=25, deadline=None)
 @given(commands=st.lists(COMMANDS, max_size=10))
-def test_no_order_of_commands_changes_a_key_that_exists_and_what_is_refused_changes_nothing(commands, tmp_path_factory):
+def test_no_order_of_commands_changes_a_key_that_exists_and_what_is_refused_changes_nothing(
+    commands, tmp_path_factory
+):
     folder = init(tmp_path_factory.mktemp("orders") / "pilot", ["a", "b"]).folder
     known = {member.id: member.key for member in read_roster(folder / "server").clients}
     for command, client in commands:
@@ -580,7 +690,9 @@ def test_no_order_of_commands_changes_a_key_that_exists_and_what_is_refused_chan
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("command", ["init", "add", "revoke", "renew"])
-def test_a_command_that_is_killed_at_any_access_to_the_disk_is_finished_by_giving_it_again(tmp_path, command):
+def test_a_command_that_is_killed_at_any_access_to_the_disk_is_finished_by_giving_it_again(
+    tmp_path, command
+):
     top = tmp_path / "top"
     top.mkdir()
     script = [sys.executable, str(Path(__file__).with_name("killed.py")), str(top), command]
@@ -597,12 +709,22 @@ def later(days: float, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("days", "is_fatal", "message"),
     [
-        (800, False, r"server\.crt expires on 20\d\d-\d\d-\d\d, in 2[45] days; run plfl federation renew-server /"),
+        (
+            800,
+            False,
+            r"server\.crt expires on 20\d\d-\d\d-\d\d, in 2[45] days; run plfl federation renew-server /",
+        ),
         (830, True, r"server\.crt expired on 20\d\d-\d\d-\d\d; run plfl federation renew-server /"),
-        (-1, True, r"server\.crt is not valid before 20.* UTC; this machine's clock says 20.* UTC: set it, or if"),
+        (
+            -1,
+            True,
+            r"server\.crt is not valid before 20.* UTC; this machine's clock says 20.* UTC: set it, or if",
+        ),
     ],
 )
-def test_inspect_reports_certificates_outside_their_time_or_near_its_end(folder, monkeypatch, days, is_fatal, message):
+def test_inspect_reports_certificates_outside_their_time_or_near_its_end(
+    folder, monkeypatch, days, is_fatal, message
+):
     later(days, monkeypatch)
     [problem] = [problem for problem in inspect(folder) if "server.crt" in str(problem)]
     assert problem.is_fatal == is_fatal
@@ -611,7 +733,10 @@ def test_inspect_reports_certificates_outside_their_time_or_near_its_end(folder,
 
 def test_inspect_reports_an_authority_that_ends(folder, monkeypatch):
     later(3640, monkeypatch)
-    assert any(re.search(r"ca/ca\.crt expires .* make a new federation", str(each)) for each in inspect(folder))
+    assert any(
+        re.search(r"ca/ca\.crt expires .* make a new federation", str(each))
+        for each in inspect(folder)
+    )
 
 
 def _edit(path: str, old: str, new: str):
@@ -636,16 +761,24 @@ def _take(path: str, source: str | None = None):
 
 
 DAMAGES = {
-    r"server\.key is open to others \(mode 0640\); chmod 600 /": _open_to_others("server/server.key"),
+    r"server\.key is open to others \(mode 0640\); chmod 600 /": _open_to_others(
+        "server/server.key"
+    ),
     r"ca\.key is open to others": _open_to_others("ca/ca.key"),
     r"node\.key is open to others": _open_to_others("clients/a/node.key"),
-    r"server\.key cannot be read .*; run plfl federation renew-server": _remove("server/server.key"),
+    r"server\.key cannot be read .*; run plfl federation renew-server": _remove(
+        "server/server.key"
+    ),
     r"server\.crt is missing or is no certificate; run plfl": _remove("server/server.crt"),
     r"ca/ca\.key cannot be read \(No such file or directory\); restore it": _remove("ca/ca.key"),
     r"ca/ca\.key does not belong to .*; restore both": _take("ca/ca.key"),
-    r"server\.crt is not signed by .*ca\.crt, so no client trusts it; run": _take("server/server.crt"),
+    r"server\.crt is not signed by .*ca\.crt, so no client trusts it; run": _take(
+        "server/server.crt"
+    ),
     r"server\.key does not belong to .*server\.crt; run plfl": _take("server/server.key"),
-    r"server/ca\.crt is not the authority of this federation; copy .*ca/ca\.crt over it": _take("server/ca.crt"),
+    r"server/ca\.crt is not the authority of this federation; copy .*ca/ca\.crt over it": _take(
+        "server/ca.crt"
+    ),
     r"clients/a/ca\.crt is not the authority of this federation; copy": _take("clients/a/ca.crt"),
     r"server\.toml: host = 'x\.org' is not in .* holds fl\.example\.org, localhost, 127\.0\.0\.1, ::1;": _edit(
         "server/server.toml", 'host = "fl.example.org"', 'host = "x.org"'
@@ -653,26 +786,35 @@ DAMAGES = {
     r"client-a\.toml: server = 'x\.org:9092' is not in the server's certificate, .* --host x\.org": _edit(
         "clients/a/client-a.toml", '"fl.example.org:9092"', '"x.org:9092"'
     ),
-    r"client-a\.toml: id = 'z', but the roster has 'a' here": _edit("clients/a/client-a.toml", 'id = "a"', 'id = "z"'),
+    r"client-a\.toml: id = 'z', but the roster has 'a' here": _edit(
+        "clients/a/client-a.toml", 'id = "a"', 'id = "z"'
+    ),
     r"server\.toml: \[rounds\] has no key 'quorom'; did you mean 'quorum'": _edit(
         "server/server.toml", "quorum =", "quorom ="
     ),
     r"policy\.toml cannot be read": _remove("clients/a/policy.toml"),
     r"node\.key is no key that Flower reads": _edit("clients/a/node.key", "OPENSSH", "OPEN"),
     r"node\.key is not the key on the roster \(SHA256:": lambda folder, other: [
-        shutil.copy(other / "clients" / "a" / name, folder / "clients" / "a") for name in ("node.key", "node.pub")
+        shutil.copy(other / "clients" / "a" / name, folder / "clients" / "a")
+        for name in ("node.key", "node.pub")
     ],
     r"node\.key does not belong to .*node\.pub; ask the operator": _take("clients/a/node.pub"),
     r"keys/a\.pub is no public key; copy keys and roster\.json": _remove("server/keys/a.pub"),
-    r"keys/a\.pub is not the key of 'a' on the roster \(SHA256:.*; copy": _take("server/keys/a.pub"),
-    r"roster\.json is damaged": lambda folder, other: (folder / "server" / "roster.json").write_text("[]"),
+    r"keys/a\.pub is not the key of 'a' on the roster \(SHA256:.*; copy": _take(
+        "server/keys/a.pub"
+    ),
+    r"roster\.json is damaged": lambda folder, other: (
+        folder / "server" / "roster.json"
+    ).write_text("[]"),
     r"clients/c is not on the roster: was add-client interrupted\? give": lambda folder, other: (
         folder / "clients" / "c"
     ).mkdir(),
     r"keys/c\.pub is still there, but 'c' was revoked; move it to /": lambda folder, other: [
         add_client(folder, "c"),
         revoke_client(folder, "c"),
-        (folder / "server" / "keys" / "revoked" / "c.pub").rename(folder / "server" / "keys" / "c.pub"),
+        (folder / "server" / "keys" / "revoked" / "c.pub").rename(
+            folder / "server" / "keys" / "c.pub"
+        ),
     ],
 }
 
@@ -693,8 +835,13 @@ def test_each_machine_inspects_what_it_has(folder, tmp_path, monkeypatch):
         next(place.glob("*.key")).chmod(0o644)
         assert [problem.is_fatal for problem in inspect(place)] == [True]
     later(830, monkeypatch)
-    assert any("in the operator's folder, and copy" in str(each) for each in inspect(tmp_path / "machine" / "server"))
-    with pytest.raises(BadInput, match=r"has no server\.toml, no client-<id>\.toml and no folder server"):
+    assert any(
+        "in the operator's folder, and copy" in str(each)
+        for each in inspect(tmp_path / "machine" / "server")
+    )
+    with pytest.raises(
+        BadInput, match=r"has no server\.toml, no client-<id>\.toml and no folder server"
+    ):
         inspect(tmp_path)
     with pytest.raises(BadInput, match=r"has no server\.toml"):
         inspect(tmp_path / "nowhere")
@@ -720,9 +867,18 @@ def test_renewing_repairs_a_pair_that_does_not_match(folder, tmp_path):
         ("[]", "is damaged: it must hold a list of clients"),
         ('{"clients": {}}', "is damaged: it must hold a list of clients"),
         ('{"clients": [7]}', r"roster\.json: clients\[0\]: must be a table"),
-        ('{"clients": [{"id": "a"}]}', r"roster\.json: clients\[0\]: key is missing; The fingerprint"),
-        ('{"clients": [{"id": "a", "kee": ""}]}', r"clients\[0\]: has no key 'kee'; did you mean 'key'\?"),
-        ('{"clients": [{"id": "a", "key": "SHA256:x", "added": "2026-01-01T00:00:00Z"}]}', r"key = 'SHA256:x': "),
+        (
+            '{"clients": [{"id": "a"}]}',
+            r"roster\.json: clients\[0\]: key is missing; The fingerprint",
+        ),
+        (
+            '{"clients": [{"id": "a", "kee": ""}]}',
+            r"clients\[0\]: has no key 'kee'; did you mean 'key'\?",
+        ),
+        (
+            '{"clients": [{"id": "a", "key": "SHA256:x", "added": "2026-01-01T00:00:00Z"}]}',
+            r"key = 'SHA256:x': ",
+        ),
     ],
 )
 def test_a_roster_that_cannot_be_used_is_refused_with_the_place(tmp_path, content, message):
@@ -749,7 +905,9 @@ def test_a_roster_with_one_id_or_one_key_twice_is_refused(folder, change, messag
 
 
 def test_a_missing_roster_is_said(tmp_path):
-    with pytest.raises(BadInput, match=r"roster\.json cannot be read \(No such file.*is it the server's folder"):
+    with pytest.raises(
+        BadInput, match=r"roster\.json cannot be read \(No such file.*is it the server's folder"
+    ):
         read_roster(tmp_path)
 
 
@@ -757,7 +915,7 @@ def test_without_the_package_cryptography_the_error_says_what_to_install(tmp_pat
     import plfl.deploy
 
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    monkeypatch.delitem(sys.modules, "plfl.deploy.certificates", raising=False)
+    monkeypatch.delitem(sys.modules, "plfl.deploy.files.certificates", raising=False)
     monkeypatch.delattr(plfl.deploy, "certificates", raising=False)
     with pytest.raises(BadInput, match=r"pip install 'plfl\[flower\]'"):
         init(tmp_path / "pilot", ["a"])

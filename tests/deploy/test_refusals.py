@@ -1,4 +1,6 @@
-"""Who is refused by a real server, and why: the client's own program and the server's log both say it."""
+"""Who is refused by a real server, and why: the client's own program and the server's log both say
+it.
+"""
 
 import logging
 import shutil
@@ -11,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from links import superlink
-from plfl.deploy import client as client_role
-from plfl.deploy import provision
-from plfl.deploy.client import _supernode_command, run_client
-from plfl.deploy.demo import started
-from plfl.deploy.flower_process import environment
-from plfl.deploy.flower_server import FlowerWire
-from plfl.deploy.front import Front
-from plfl.deploy.roster import read_file
-from plfl.deploy.server import fault_of_key
-from plfl.deploy.settings import read_client, read_server
-from plfl.deploy.supervise import free_port, write_link_secret
+from plfl.deploy.files.roster import read_file
+from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.flower.process import environment
+from plfl.deploy.flower.server import FlowerWire
+from plfl.deploy.programs import client as client_role
+from plfl.deploy.programs import provision
+from plfl.deploy.programs.client import _supernode_command, run_client
+from plfl.deploy.programs.demo import started
+from plfl.deploy.programs.front import Front
+from plfl.deploy.programs.server import fault_of_key
+from plfl.deploy.programs.supervise import free_port, write_link_secret
 from plfl.errors import BadInput
 from waiting import LIMIT, log_of, wait_for
 
@@ -78,12 +80,16 @@ class Federation:
     def machine(self, name, client="right", **changes) -> Path:
         """The settings of one more machine: a copy of a client's folder, with some lines changed."""
         home = self.made.folder.parent / name
-        shutil.copytree(self.made.clients[client].parent, home, ignore=shutil.ignore_patterns("state"))
+        shutil.copytree(
+            self.made.clients[client].parent, home, ignore=shutil.ignore_patterns("state")
+        )
         path = home / self.made.clients[client].name
         known = read_client(path)
         values = {"server": f"127.0.0.1:{self.door.port}", **changes}
         for key, value in values.items():
-            path.write_text(path.read_text().replace(f'{key} = "{getattr(known, key)}"', f'{key} = "{value}"'))
+            path.write_text(
+                path.read_text().replace(f'{key} = "{getattr(known, key)}"', f'{key} = "{value}"')
+            )
         return path
 
     def has_logged(self, words):
@@ -103,7 +109,9 @@ def federation(tmp_path_factory):
         stack.callback(logger.removeHandler, log)
         port, wire = stack.enter_context(superlink(settings))
         wire.open(LIMIT)
-        door = stack.enter_context(fronted(settings, port, settings.certificate, settings.key, host=None))
+        door = stack.enter_context(
+            fronted(settings, port, settings.certificate, settings.key, host=None)
+        )
         yield Federation(made, wire, door, log)
 
 
@@ -144,7 +152,9 @@ def supernode(path):
     """Flower's own program with a client's key, without the look that ours takes first."""
     settings = read_client(path)
     settings.folder.mkdir(exist_ok=True)
-    return _supernode_command(settings, free_port(), write_link_secret(settings.folder), is_insecure=False)
+    return _supernode_command(
+        settings, free_port(), write_link_secret(settings.folder), is_insecure=False
+    )
 
 
 def end_of(process):
@@ -176,7 +186,10 @@ REFUSED = {
         "does not hold the name '127.0.0.2'",
         "it reaches this server by a name that is not in its certificate",
     ),
-    "unregistered": ("is not on the roster: it is not registered", "is not on the roster: it is not registered"),
+    "unregistered": (
+        "is not on the roster: it is not registered",
+        "is not on the roster: it is not registered",
+    ),
     "revoked": ("'gone' was revoked on", "'gone' was revoked on"),
     "plain": (
         "does not speak plain HTTP; leave out --insecure",
@@ -200,17 +213,23 @@ def test_a_program_that_does_not_ask_first_is_refused_by_flower_too(federation, 
     ended = said[f"{name}, unasked"]
     assert ended.status != 0
     assert "2004" in ended.line
-    assert sum(REFUSED[name][1] in line for line in federation.log.found) >= 2  # it was turned away for itself
+    assert (
+        sum(REFUSED[name][1] in line for line in federation.log.found) >= 2
+    )  # it was turned away for itself
 
 
 def test_a_client_with_which_everything_is_right_is_let_in(federation, right):
     assert list(federation.wire.online()) == ["right"]
 
 
-def test_a_second_machine_with_the_same_key_is_refused_and_the_first_stays(federation, right, monkeypatch):
+def test_a_second_machine_with_the_same_key_is_refused_and_the_first_stays(
+    federation, right, monkeypatch
+):
     twin = federation.machine("twin")
     monkeypatch.setattr(client_role, "_ONLINE_SECONDS", 1.0)
-    with pytest.raises(BadInput, match=r"does not accept 'right' with the key SHA256:.*another machine uses it now"):
+    with pytest.raises(
+        BadInput, match=r"does not accept 'right' with the key SHA256:.*another machine uses it now"
+    ):
         run_client(twin)
     assert "this client's key is in use" in log_of(read_client(twin).folder)
     assert federation.has_logged("its key is in use: by another machine with the same key")

@@ -1,4 +1,6 @@
-"""server.toml, client-<id>.toml and policy.toml: read with absolute paths, refused with the file and the key."""
+"""server.toml, client-<id>.toml and policy.toml: read with absolute paths, refused with the file
+and the key.
+"""
 
 import tomllib
 from contextlib import suppress
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plfl.data.sources import place_source
-from plfl.deploy.settings import (
+from plfl.deploy.files.settings import (
     ClientSettings,
     Policy,
     ServerSettings,
@@ -30,15 +32,24 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_what_is_left_out_takes_its_default_and_paths_are_taken_from_the_file_s_folder(tmp_path, monkeypatch):
+def test_what_is_left_out_takes_its_default_and_paths_are_taken_from_the_file_s_folder(
+    tmp_path, monkeypatch
+):
     (tmp_path / "here").mkdir()
-    write(tmp_path / "here" / "server.toml", SERVER + 'certificate = "/etc/x.crt"\nkeys = "../keys"\n')
+    write(
+        tmp_path / "here" / "server.toml", SERVER + 'certificate = "/etc/x.crt"\nkeys = "../keys"\n'
+    )
     monkeypatch.chdir(tmp_path)
     found = read_server("here/server.toml")
     assert found.certificate == Path("/etc/x.crt")
     assert found.key == tmp_path / "here" / "server.key"
     assert found.keys.resolve() == tmp_path / "keys"
-    assert vars(found.rounds) == {"deadline_seconds": 600, "slack": 2.5, "quorum": 0.5, "retries": 1}
+    assert vars(found.rounds) == {
+        "deadline_seconds": 600,
+        "slack": 2.5,
+        "quorum": 0.5,
+        "retries": 1,
+    }
     assert found.address == "x.org:9092"
 
 
@@ -54,7 +65,9 @@ def test_what_is_left_out_takes_its_default_and_paths_are_taken_from_the_file_s_
         ("fl.example.org", "0.0.0.0:9092", ("0.0.0.0", 9092)),
     ],
 )
-def test_a_server_listens_where_it_is_told_and_otherwise_where_its_host_can_be(tmp_path, host, listen, bind):
+def test_a_server_listens_where_it_is_told_and_otherwise_where_its_host_can_be(
+    tmp_path, host, listen, bind
+):
     text = SERVER.replace("x.org", host) + f'listen = "{listen}"\n'
     settings = read_server(write(tmp_path / "server.toml", text))
     assert settings.bind == bind
@@ -71,8 +84,15 @@ def test_a_client_s_paths_are_taken_from_the_file_s_folder(tmp_path):
     text = CLIENT + '[client.data_settings]\ntimezone = "America/Chicago"\nstatics = "areas.csv"\n'
     found = read_client(write(tmp_path / "client-a.toml", text))
     assert found.data == f"{tmp_path}/meter.csv"
-    assert found.data_settings == {"timezone": "America/Chicago", "statics": f"{tmp_path}/areas.csv"}
-    assert (found.key, found.policy, found.host) == (tmp_path / "node.key", tmp_path / "policy.toml", "x.org")
+    assert found.data_settings == {
+        "timezone": "America/Chicago",
+        "statics": f"{tmp_path}/areas.csv",
+    }
+    assert (found.key, found.policy, found.host) == (
+        tmp_path / "node.key",
+        tmp_path / "policy.toml",
+        "x.org",
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +100,10 @@ def test_a_client_s_paths_are_taken_from_the_file_s_folder(tmp_path):
     [
         ("meter.csv", "/here/meter.csv"),
         ("/data/meter.csv", "/data/meter.csv"),
-        ("meter.csv?unit=Wh&stamp_timezone=Etc/GMT+6", "/here/meter.csv?unit=Wh&stamp_timezone=Etc/GMT+6"),
+        (
+            "meter.csv?unit=Wh&stamp_timezone=Etc/GMT+6",
+            "/here/meter.csv?unit=Wh&stamp_timezone=Etc/GMT+6",
+        ),
         ("meter.csv?statics=my%20areas.csv", "/here/meter.csv?statics=/here/my%20areas.csv"),
         ("a:b.csv", "/here/a:b.csv"),
         ("bundled:CA?buildings=2", "bundled:CA?buildings=2"),
@@ -108,14 +131,18 @@ def test_any_id_and_source_survive_being_written(client, data):
 
 
 def test_what_is_written_is_what_is_read(tmp_path):
-    server = ServerSettings(host="::1", port=1, name="x", run={"recipe": "forecast", "settings": {"personal": ["a.*"]}})
+    server = ServerSettings(
+        host="::1", port=1, name="x", run={"recipe": "forecast", "settings": {"personal": ["a.*"]}}
+    )
     found = read_server(write(tmp_path / "server.toml", server.to_toml()))
     assert (found.address, found.run) == ("[::1]:1", server.run)
     policy = Policy(min_batch=16, recipes=["paper"], layers=["lstm.*", "x"], apps=["0" * 64])
     assert read_policy(write(tmp_path / "policy.toml", policy.to_toml())) == policy
 
 
-@given(host=st.sampled_from(["x.org", "10.0.0.1", "::1", "2001:db8::7"]), port=st.integers(1, 65535))
+@given(
+    host=st.sampled_from(["x.org", "10.0.0.1", "::1", "2001:db8::7"]), port=st.integers(1, 65535)
+)
 def test_splitting_an_address_undoes_joining_it(host, port):
     assert split_address(join_address(host, port)) == (host, port)
 
@@ -129,30 +156,66 @@ def test_splitting_an_address_undoes_joining_it(host, port):
         ("server = 3", r"\[server\] must be a table of keys and values, not '3'"),
         ("[serber]", r"has no table 'serber'; did you mean 'server'\?"),
         ("[other]", "has no table 'other'; there are server, rounds, run"),
-        ('[server]\nport = 1\nname = "x"', r"\[server\] host is missing; The name or address by which"),
+        (
+            '[server]\nport = 1\nname = "x"',
+            r"\[server\] host is missing; The name or address by which",
+        ),
         (SERVER + "rounds = 3", r"\[server\] has no key 'rounds'"),
-        (SERVER + 'certificat = "x"', r"\[server\] has no key 'certificat'; did you mean 'certificate'\?"),
-        (SERVER + 'key = ""', r"\[server\] key = '': must be the path of a file or folder; .* key = \"server.key\""),
+        (
+            SERVER + 'certificat = "x"',
+            r"\[server\] has no key 'certificat'; did you mean 'certificate'\?",
+        ),
+        (
+            SERVER + 'key = ""',
+            r"\[server\] key = '': must be the path of a file or folder; .* key = \"server.key\"",
+        ),
         (SERVER + "ca = 3", r"\[server\] ca = 3: must be the path of a file or folder"),
-        (SERVER.replace("x.org", "http://x"), r"\[server\] host = 'http://x' is neither a DNS name"),
+        (
+            SERVER.replace("x.org", "http://x"),
+            r"\[server\] host = 'http://x' is neither a DNS name",
+        ),
         (SERVER.replace("9092", "99999"), r"\[server\] port = 99999 is no port"),
         (SERVER + 'listen = "10.0.0.7"', r"'10\.0\.0\.7' is no address; write host:port"),
-        (SERVER + 'listen = "here.org:9092"', r"'here\.org:9092' has no IP address; write one of this machine's"),
+        (
+            SERVER + 'listen = "here.org:9092"',
+            r"'here\.org:9092' has no IP address; write one of this machine's",
+        ),
         (SERVER + 'listen = "10.0.0.7:0"', r"port = 0 is no port"),
         (SERVER + "listen = 9092", r"9092 is no address"),
         (SERVER.replace("pilot", "a b"), r"\[server\] name = 'a b': must be letters, digits"),
-        (SERVER + "[rounds]\nquorum = 1.5", r"\[rounds\] quorum = 1.5: .*less than or equal to 1; .* quorum = 0.5"),
+        (
+            SERVER + "[rounds]\nquorum = 1.5",
+            r"\[rounds\] quorum = 1.5: .*less than or equal to 1; .* quorum = 0.5",
+        ),
         (SERVER + "[rounds]\nquorum = 0", r"\[rounds\] quorum = 0: "),
-        (SERVER + "[rounds]\nquorum = true", r"\[rounds\] quorum = true: a number or a text is needed"),
+        (
+            SERVER + "[rounds]\nquorum = true",
+            r"\[rounds\] quorum = true: a number or a text is needed",
+        ),
         (SERVER + "[rounds]\nretries = -1", r"\[rounds\] retries = -1: "),
         (SERVER + "[rounds]\nslack = 0.9", r"\[rounds\] slack = 0.9: "),
         (SERVER + "[rounds]\ndeadline_seconds = inf", r"\[rounds\] deadline_seconds = inf: "),
-        (SERVER + "[rounds]\ndeadline = 5", r"\[rounds\] has no key 'deadline'; did you mean 'deadline_seconds'"),
-        (SERVER + '[run]\nrecipe = "papper"', r"\[run\] unknown recipe 'papper'; known recipes: forecast, paper"),
-        (SERVER + "[run.settings]\nround = 5", r"\[run\] unknown config key 'round'; did you mean 'rounds'\?"),
+        (
+            SERVER + "[rounds]\ndeadline = 5",
+            r"\[rounds\] has no key 'deadline'; did you mean 'deadline_seconds'",
+        ),
+        (
+            SERVER + '[run]\nrecipe = "papper"',
+            r"\[run\] unknown recipe 'papper'; known recipes: forecast, paper",
+        ),
+        (
+            SERVER + "[run.settings]\nround = 5",
+            r"\[run\] unknown config key 'round'; did you mean 'rounds'\?",
+        ),
         (SERVER + "[run.settings]\nrounds = 0", r"\[run\] rounds = 0: "),
-        (SERVER + '[run.settings]\ndata = "x.csv"', r"settings.data: data is named in each client's own file"),
-        (SERVER + '[run.settings]\nrecipe = "paper"', r"settings.recipe: it has a key of its own in \[run\]"),
+        (
+            SERVER + '[run.settings]\ndata = "x.csv"',
+            r"settings.data: data is named in each client's own file",
+        ),
+        (
+            SERVER + '[run.settings]\nrecipe = "paper"',
+            r"settings.recipe: it has a key of its own in \[run\]",
+        ),
     ],
 )
 def test_a_wrong_server_file_is_refused_with_file_and_key(tmp_path, text, message):
@@ -164,7 +227,10 @@ def test_a_wrong_server_file_is_refused_with_file_and_key(tmp_path, text, messag
     ("text", "message"),
     [
         ("[server]", r"has no table 'server'; there are client"),
-        (CLIENT.replace('data = "meter.csv"', ""), r"\[client\] data is missing; This client's readings"),
+        (
+            CLIENT.replace('data = "meter.csv"', ""),
+            r"\[client\] data is missing; This client's readings",
+        ),
         (CLIENT.replace("meter.csv", " "), r"\[client\] data = ' ': must not be empty"),
         (CLIENT.replace('"a"', '""'), r"a client's id must not be empty"),
         (CLIENT.replace('"a"', "7"), r"a client's id is a text such as house-7, not 7"),
@@ -204,7 +270,9 @@ def test_a_wrong_policy_is_refused_with_file_and_key(tmp_path, text, message):
 
 @pytest.mark.parametrize("read", [read_server, read_client, read_policy])
 def test_a_file_that_is_not_there_or_not_text_is_refused_with_the_one_to_give(tmp_path, read):
-    with pytest.raises(BadInput, match=r"x\.toml cannot be read \(No such file or directory\); give the "):
+    with pytest.raises(
+        BadInput, match=r"x\.toml cannot be read \(No such file or directory\); give the "
+    ):
         read(tmp_path / "x.toml")
     with pytest.raises(BadInput, match=r"cannot be read \(Is a directory\)"):
         read(tmp_path)

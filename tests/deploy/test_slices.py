@@ -5,8 +5,8 @@ import pytest
 
 from plfl.config import Config
 from plfl.data.sources import load_source, load_sources
-from plfl.deploy import provision
-from plfl.deploy.settings import read_client, read_server
+from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.programs import provision
 from plfl.errors import BadInput
 
 
@@ -24,7 +24,11 @@ def test_a_slice_is_the_row_of_the_source(tmp_path, source):
         np.testing.assert_array_equal(found.statics, expected.statics)
         assert found.fingerprint() == expected.fingerprint()
     run = read_server(made.server).run
-    assert (run.minutes, run.covariates, run.statics) == (15, panel.covariate_names, panel.static_names)
+    assert (run.minutes, run.covariates, run.statics) == (
+        15,
+        panel.covariate_names,
+        panel.static_names,
+    )
 
 
 def test_a_client_that_the_source_does_not_have_is_refused(tmp_path):

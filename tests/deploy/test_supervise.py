@@ -1,4 +1,6 @@
-"""Children that die are started again, those that are done or hopeless end everything, and nobody is left behind."""
+"""Children that die are started again, those that are done or hopeless end everything, and nobody
+is left behind.
+"""
 
 import logging
 import sys
@@ -8,11 +10,11 @@ import time
 import psutil
 import pytest
 
-from plfl.deploy import supervise
-from plfl.deploy.supervise import Child, Supervisor, logged
+from plfl.deploy.programs import supervise
+from plfl.deploy.programs.supervise import Child, Supervisor, logged
 from plfl.errors import BadInput, RunFailed
 
-SETUP = "import logging, sys, time; from plfl.deploy.supervise import run_as_child; from plfl.errors import *; "
+SETUP = "import logging, sys, time; from plfl.deploy.programs.supervise import run_as_child; from plfl.errors import *; "
 
 
 def child(code, name="worker", **more):
@@ -58,7 +60,9 @@ def test_a_child_that_is_killed_is_started_again(tmp_path, monkeypatch, caplog):
         ("OSError(28, 'No space left')", "[Errno 28] No space"),
     ],
 )
-def test_a_child_that_is_hindered_is_started_again_with_its_own_reason(tmp_path, monkeypatch, caplog, error, words):
+def test_a_child_that_is_hindered_is_started_again_with_its_own_reason(
+    tmp_path, monkeypatch, caplog, error, words
+):
     monkeypatch.setattr(supervise, "_FIRST_WAIT", 0.01)
     mark = tmp_path / "mark"
     code = SETUP + (
@@ -93,7 +97,9 @@ def test_stopping_ends_a_child_that_does_not_listen(monkeypatch):
 def test_a_child_ends_when_its_parent_was_killed(tmp_path):
     pid = tmp_path / "pid"
     inner = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); "
-    inner += "from plfl.deploy.flower_process import end_with_parent; end_with_parent(); time.sleep(60)"
+    inner += (
+        "from plfl.deploy.flower.process import end_with_parent; end_with_parent(); time.sleep(60)"
+    )
     start = f"import os, subprocess, sys; os.environ['PLFL_PARENT'] = str(os.getpid()); code = {inner!r}; "
     outer = child(start + "subprocess.run([sys.executable, '-c', code])")
     outer.start()
@@ -103,13 +109,17 @@ def test_a_child_ends_when_its_parent_was_killed(tmp_path):
     inside = psutil.Process(int(pid.read_text()))
     outer.process.kill()
     outer.process.wait()
-    while inside.is_running() and inside.status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:
+    while (
+        inside.is_running() and inside.status() != psutil.STATUS_ZOMBIE and time.monotonic() < until
+    ):
         time.sleep(0.1)
     assert not inside.is_running() or inside.status() == psutil.STATUS_ZOMBIE
 
 
 def test_lines_of_other_programs_go_to_the_file_and_ours_to_both(tmp_path, capsys):
-    code = "print('a line of theirs'); " + working("logging.getLogger('plfl').warning('a line of ours')")
+    code = "print('a line of theirs'); " + working(
+        "logging.getLogger('plfl').warning('a line of ours')"
+    )
     with logged(tmp_path):
         Supervisor([child(code)]).run(lambda: False)
     shown, stored = capsys.readouterr().err, (tmp_path / "log.txt").read_text()

@@ -1,4 +1,6 @@
-"""After an upgrade: a new run begins with the last shared parameters of the old one, and clients keep what fits."""
+"""After an upgrade: a new run begins with the last shared parameters of the old one, and clients
+keep what fits.
+"""
 
 from dataclasses import replace
 
@@ -6,12 +8,13 @@ import numpy as np
 import pytest
 
 from federations import make_nodes
-from plfl.deploy import agreement, coordinator, provision
-from plfl.deploy.coordinator import Coordinator, Terms
-from plfl.deploy.local import LocalWire
-from plfl.deploy.runs import begin_run, read_run
-from plfl.deploy.server import _first_params, _name_run
-from plfl.deploy.settings import read_server
+from plfl.deploy.files.runs import begin_run, read_run
+from plfl.deploy.files.settings import read_server
+from plfl.deploy.programs import provision
+from plfl.deploy.programs.server import _first_params, _name_run
+from plfl.deploy.protocol import agreement, coordinator
+from plfl.deploy.protocol.coordinator import Coordinator, Terms
+from plfl.deploy.protocol.local import LocalWire
 from plfl.errors import BadInput, Damaged
 from plfl.federate.checkpoint import load_shared
 from small import agree_on, assert_trees_equal, tiny_config, uneven_panel
@@ -46,7 +49,9 @@ def old(tmp_path_factory):
 def test_another_version_in_the_same_folder_is_told_the_way_out(old, monkeypatch):
     panel, config, top, _, _ = old
     upgrade(monkeypatch, NEW)
-    again = make_server(top / "state", panel, LocalWire(make_nodes(top / "clients", panel)), config, run="old-1")
+    again = make_server(
+        top / "state", panel, LocalWire(make_nodes(top / "clients", panel)), config, run="old-1"
+    )
     with pytest.raises(
         BadInput,
         match=r'holds a run of plfl 0\.1, and this is 0\.2; give this one a folder of its own .* init = "state"',
@@ -54,12 +59,16 @@ def test_another_version_in_the_same_folder_is_told_the_way_out(old, monkeypatch
         again.go()
 
 
-def test_a_run_with_init_goes_on_from_the_old_parameters_and_personal_layers(old, monkeypatch, tmp_path):
+def test_a_run_with_init_goes_on_from_the_old_parameters_and_personal_layers(
+    old, monkeypatch, tmp_path
+):
     panel, config, top, server, personal = old
     upgrade(monkeypatch, NEW)
     params, rounds = load_shared(top / "state")
     nodes = make_nodes(top / "clients", panel)
-    new = make_server(tmp_path / "new", panel, LocalWire(nodes), config, run="new-1", init="old-1", params=params)
+    new = make_server(
+        tmp_path / "new", panel, LocalWire(nodes), config, run="new-1", init="old-1", params=params
+    )
     assert rounds == 3
     assert_trees_equal(new.state.common["x"], server.state.common["x"])
     new.go()
@@ -68,7 +77,9 @@ def test_a_run_with_init_goes_on_from_the_old_parameters_and_personal_layers(old
         assert_trees_equal(node.newcomer(node.plan()).personal, personal[client])
         assert node.last_round().round_index == 3
     assert new.history[0]["loss"] < server.history[0]["loss"]
-    resumed = make_server(tmp_path / "new", panel, LocalWire(nodes), config, run="new-1", init="old-1")
+    resumed = make_server(
+        tmp_path / "new", panel, LocalWire(nodes), config, run="new-1", init="old-1"
+    )
     resumed._resume()  # without the old folder
     assert_trees_equal(resumed.state.common["x"], new.state.common["x"])
 
@@ -84,13 +95,15 @@ def test_a_run_without_init_begins_from_nothing_at_the_clients_too(old, monkeypa
 
 
 def test_personal_layers_that_do_not_fit_begin_anew_and_the_others_go_on(old, monkeypatch):
-    from plfl.deploy.keepsake import recall_personal
+    from plfl.deploy.protocol.keepsake import recall_personal
 
     _, _, top, _, personal = old
     [client, *_] = personal
     kept = personal[client]
     odd, *rest = sorted(kept)
-    template = {name: np.zeros_like(value) for name, value in kept.items()} | {odd: np.zeros((7, 7), np.float32)}
+    template = {name: np.zeros_like(value) for name, value in kept.items()} | {
+        odd: np.zeros((7, 7), np.float32)
+    }
     found = recall_personal(top / "clients" / "0" / "runs" / "old-1", template)
     assert np.array_equal(found[odd], template[odd])
     assert all(np.array_equal(found[name], kept[name]) for name in rest)
@@ -103,9 +116,14 @@ def test_parameters_that_do_not_fit_are_refused_by_name(old, tmp_path):
     name, *_ = sorted(params)
     for wrong, words in (
         ({**params, name: np.zeros((1, 2), np.float32)}, rf"it has \(1, 2\) as {name}, and \("),
-        ({key: value for key, value in params.items() if key != name}, rf"it has nothing as {name}"),
+        (
+            {key: value for key, value in params.items() if key != name},
+            rf"it has nothing as {name}",
+        ),
     ):
-        with pytest.raises(BadInput, match=rf"the run that init names does not fit: {words}.*or leave init out"):
+        with pytest.raises(
+            BadInput, match=rf"the run that init names does not fit: {words}.*or leave init out"
+        ):
             make_server(tmp_path / "new", panel, LocalWire({}), config, run="new-1", params=wrong)
 
 
@@ -114,7 +132,9 @@ def settings(tmp_path):
     made = provision.init(tmp_path / "pilot", ["a"], host="127.0.0.1")
     text = made.server.read_text()
     made.server.write_text(
-        text.replace('folder = "state"', 'folder = "state-2"').replace('init = ""', 'init = "state"')
+        text.replace('folder = "state"', 'folder = "state-2"').replace(
+            'init = ""', 'init = "state"'
+        )
     )
     found = read_server(made.server)
     found.folder.mkdir()
@@ -123,7 +143,9 @@ def settings(tmp_path):
 
 def test_server_toml_names_the_run_to_begin_with(settings, old, tmp_path):
     earlier = settings.folder.with_name("state")
-    with pytest.raises(BadInput, match=r"init = .* holds no run; name the folder of an earlier one"):
+    with pytest.raises(
+        BadInput, match=r"init = .* holds no run; name the folder of an earlier one"
+    ):
         _name_run(settings)
     earlier.mkdir()
     before = begin_run(earlier, "pilot")
@@ -149,8 +171,13 @@ def test_a_run_cannot_begin_with_itself(settings):
         read_server(path)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"run": 7}', '{"run": ""}', '{"run": "x", "init": 3}', "\x00"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"run": 7}', '{"run": ""}', '{"run": "x", "init": 3}', "\x00"]
+)
 def test_a_damaged_run_json_is_named_with_the_way_out(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
-    with pytest.raises(Damaged, match=r"run\.json is damaged.*restore it from a backup, or name another folder.*init"):
+    with pytest.raises(
+        Damaged,
+        match=r"run\.json is damaged.*restore it from a backup, or name another folder.*init",
+    ):
         read_run(tmp_path)

@@ -9,9 +9,17 @@ import numpy as np
 
 import plfl
 from plfl.data.generated import generate
-from plfl.federate.processes import WORLD
+from plfl.federate.processes.group import WORLD
 
-TINY = {"hidden": 4, "mlp": (6,), "lookback": "45min", "batch": 8, "rounds": 2, "local_steps": 10, "device": "cpu"}
+TINY = {
+    "hidden": 4,
+    "mlp": (6,),
+    "lookback": "45min",
+    "batch": 8,
+    "rounds": 2,
+    "local_steps": 10,
+    "device": "cpu",
+}
 CASES = {
     "fl": {"personal": "none"},
     "plfl": {"server": "fed_adam", "fraction": 0.6, "weights": "windows"},
@@ -33,7 +41,9 @@ def run_all(folder: Path) -> None:
     for row in range(6):
         load[row, : 60 * row] = np.nan  # clients join one after the other
     for name, values in CASES.items():
-        result = plfl.run(plfl.Config(**TINY | values), data=replace(panel, load=load), out=folder / name)
+        result = plfl.run(
+            plfl.Config(**TINY | values), data=replace(panel, load=load), out=folder / name
+        )
         (folder / f"{name}.{WORLD.rank}.json").write_text(json.dumps(result.to_dict()))
 
 

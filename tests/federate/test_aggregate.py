@@ -1,4 +1,6 @@
-"""What every aggregate must hold to, each against numpy, and that all carriers give the same numbers."""
+"""What every aggregate must hold to, each against numpy, and that all carriers give the same
+numbers.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -13,8 +15,8 @@ from hypothesis.extra import numpy as hnp
 
 from carriers import make_stack, member_states, stream_of, train_stack
 from federations import make_federation
-from plfl.deploy.demo import train_by_loop
-from plfl.deploy.policy import guard_of
+from plfl.deploy.programs.demo import train_by_loop
+from plfl.deploy.protocol.policy import guard_of
 from plfl.federate.aggregate import AGGREGATES, Aggregate, mean, median, settle, trimmed_mean
 from plfl.federate.gate import REASONS, Limits
 from plfl.federate.round import Answers, FederationState, run_round
@@ -34,8 +36,14 @@ NUM_CLIENTS, NUM_NUMBERS = 7, 5
 NAMES = sorted(AGGREGATES)
 ROBUST = [name for name in NAMES if name != "mean"]
 ONES = np.ones(NUM_CLIENTS, np.float32)
-rows_of = hnp.arrays(np.float32, (NUM_CLIENTS, NUM_NUMBERS), elements=st.floats(-8, 8, width=16, allow_subnormal=False))
-weights_of = hnp.arrays(np.float32, NUM_CLIENTS, elements=st.integers(0, 9)).filter(lambda weights: weights.any())
+rows_of = hnp.arrays(
+    np.float32,
+    (NUM_CLIENTS, NUM_NUMBERS),
+    elements=st.floats(-8, 8, width=16, allow_subnormal=False),
+)
+weights_of = hnp.arrays(np.float32, NUM_CLIENTS, elements=st.integers(0, 9)).filter(
+    lambda weights: weights.any()
+)
 many = settings(max_examples=60, deadline=None)
 
 
@@ -63,7 +71,9 @@ def capped(weights):
 
 
 def numpy_clipped(rows, weights, passes):
-    """Pull rows to a centre until none is further from it than the median one; the centre is then their mean."""
+    """Pull rows to a centre until none is further from it than the median one; the centre is then
+    their mean.
+    """
     rows, weights = rows[weights > 0].astype(float), capped(weights)[weights > 0]
     center = np.zeros(NUM_NUMBERS)
     for _ in range(passes):
@@ -76,7 +86,9 @@ def numpy_clipped(rows, weights, passes):
 
 @many
 @given(rows_of, weights_of, st.sampled_from([1, 3]))
-def test_clipped_mean_is_the_mean_of_rows_cut_to_the_median_distance_from_their_centre(rows, weights, passes):
+def test_clipped_mean_is_the_mean_of_rows_cut_to_the_median_distance_from_their_centre(
+    rows, weights, passes
+):
     found = aggregated(Aggregate(passes=passes), rows, weights)
     np.testing.assert_allclose(found, numpy_clipped(rows, weights, passes), atol=1e-4)
 
@@ -84,19 +96,26 @@ def test_clipped_mean_is_the_mean_of_rows_cut_to_the_median_distance_from_their_
 @many
 @given(rows_of)
 def test_the_median_and_the_trimmed_mean_of_equal_weights_are_numpy_s(rows):
-    np.testing.assert_allclose(aggregated("median", rows), np.median(rows, axis=0), atol=1e-5)  # of seven, one
+    np.testing.assert_allclose(
+        aggregated("median", rows), np.median(rows, axis=0), atol=1e-5
+    )  # of seven, one
     middle = np.sort(rows, axis=0)[1:-1]  # a quarter of seven is one at each end
     kept = [
-        row[(row >= low) & (row <= high)].mean() for row, low, high in zip(rows.T, middle[0], middle[-1], strict=True)
+        row[(row >= low) & (row <= high)].mean()
+        for row, low, high in zip(rows.T, middle[0], middle[-1], strict=True)
     ]
-    np.testing.assert_allclose(aggregated("trimmed_mean", rows), kept, atol=1e-5)  # of equal numbers all or none count
+    np.testing.assert_allclose(
+        aggregated("trimmed_mean", rows), kept, atol=1e-5
+    )  # of equal numbers all or none count
 
 
 @many
 @given(rows_of, hnp.arrays(np.int32, NUM_CLIENTS, elements=st.integers(1, 5)))
 def test_a_weight_counts_like_so_many_clients_with_one_update(rows, weights):
     """The median lies between the two middle numbers, and on them where they are one."""
-    found = np.average(settle_half(jnp.asarray(rows), jnp.asarray(weights, jnp.float32)), axis=0, weights=weights)
+    found = np.average(
+        settle_half(jnp.asarray(rows), jnp.asarray(weights, jnp.float32)), axis=0, weights=weights
+    )
     ordered = np.sort(np.repeat(rows, weights, axis=0), axis=0)
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     assert (found >= low - 1e-5).all()
@@ -121,15 +140,23 @@ def test_of_equal_updates_each_gives_that_update(rows, weights, name):
 @given(rows_of, weights_of, st.sampled_from([-3.0, 0.5, 40.0]), st.sampled_from(NAMES))
 def test_updates_of_another_size_give_one_of_that_size(rows, weights, factor, name):
     found = aggregated(name, np.float32(factor) * rows, weights)
-    np.testing.assert_allclose(found, factor * aggregated(name, rows, weights), atol=1e-4 * max(1, abs(factor)))
+    np.testing.assert_allclose(
+        found, factor * aggregated(name, rows, weights), atol=1e-4 * max(1, abs(factor))
+    )
 
 
 @many
 @given(rows_of, weights_of, hnp.arrays(np.float32, NUM_NUMBERS, elements=st.integers(-9, 9)))
-def test_a_shift_of_all_updates_shifts_the_mean_the_trimmed_mean_and_the_median(rows, weights, shift):
+def test_a_shift_of_all_updates_shifts_the_mean_the_trimmed_mean_and_the_median(
+    rows, weights, shift
+):
     for name in ("mean", "trimmed_mean", "median"):
-        found = aggregated(name, np.round(4 * rows) + shift, weights)  # whole numbers, so that ties stay ties
-        np.testing.assert_allclose(found, aggregated(name, np.round(4 * rows), weights) + shift, atol=1e-4)
+        found = aggregated(
+            name, np.round(4 * rows) + shift, weights
+        )  # whole numbers, so that ties stay ties
+        np.testing.assert_allclose(
+            found, aggregated(name, np.round(4 * rows), weights) + shift, atol=1e-4
+        )
 
 
 @many
@@ -145,12 +172,17 @@ def test_one_hostile_client_leaves_trimmed_mean_and_median_among_the_honest_numb
 
 @many
 @given(rows_of, st.floats(-1e6, 1e6, width=32), st.sampled_from([1, 2, 3]))
-def test_one_hostile_client_moves_the_clipped_mean_by_its_share_of_the_median_distance(rows, far, passes):
+def test_one_hostile_client_moves_the_clipped_mean_by_its_share_of_the_median_distance(
+    rows, far, passes
+):
     """From the centre, which is 0 at first and then what one pass fewer gives."""
     rows[3] = far
     center = aggregated(Aggregate(passes=passes - 1), rows) if passes > 1 else np.zeros(NUM_NUMBERS)
     _, tamed = _aggregate(Aggregate(passes=passes), jnp.asarray(rows), jnp.asarray(ONES))
-    moved = np.linalg.norm(np.concatenate([tamed["a"][3], tamed["b"][3].ravel()]) - center) / NUM_CLIENTS
+    moved = (
+        np.linalg.norm(np.concatenate([tamed["a"][3], tamed["b"][3].ravel()]) - center)
+        / NUM_CLIENTS
+    )
     apart = np.sort(np.linalg.norm(rows.astype(float) - center, axis=1))
     assert moved <= apart[NUM_CLIENTS // 2] / NUM_CLIENTS * (1 + 1e-3) + 1e-4
 
@@ -176,7 +208,9 @@ def test_a_quarantined_update_changes_nothing_bit_for_bit(name, server):
         updates = good.copy()
         updates[2] = row
         is_here = np.arange(NUM_CLIENTS) != 2
-        weights = jnp.asarray(np.where(is_here, 5.0 + np.arange(NUM_CLIENTS), 4.0 * has_answered), jnp.float32)
+        weights = jnp.asarray(
+            np.where(is_here, 5.0 + np.arange(NUM_CLIENTS), 4.0 * has_answered), jnp.float32
+        )
         answered = jnp.asarray(is_here | has_answered)
         answers = Answers((), {"w": jnp.asarray(updates)}, weights, answered, jnp.ones(NUM_CLIENTS))
         state = FederationState(optimizer.init(start, NUM_CLIENTS), ())
@@ -211,7 +245,9 @@ def test_a_server_that_follows_each_client_is_carried_away_less_by_one(name, syn
 
     def learn(aggregate, factor):
         rng = np.random.default_rng(5)
-        optimizer = make_server("fed_avg_adaptive", {"sync_every": sync_every}, AGGREGATES[aggregate]())
+        optimizer = make_server(
+            "fed_avg_adaptive", {"sync_every": sync_every}, AGGREGATES[aggregate]()
+        )
         state = optimizer.init({"w": jnp.zeros(20)}, NUM_CLIENTS)
         for _ in range(6):
             updates = (agreed + 0.3 * rng.normal(size=(NUM_CLIENTS, 20))).astype(np.float32)
@@ -235,16 +271,22 @@ def test_few_clients_that_answer_are_followed_by_a_server_that_keeps_all():
         assert (np.asarray(state.common["x"]["w"]) > 0).all()
 
 
-@pytest.mark.parametrize(("name", "expected"), [("clipped_mean", {"passes": 3}), ("trimmed_mean", {"trim": 0.25})])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("clipped_mean", {"passes": 3}), ("trimmed_mean", {"trim": 0.25})]
+)
 def test_defaults(name, expected):
     assert AGGREGATES[name].__kwdefaults__ == expected
 
 
 def test_aggregates_of_more_clients_differ():
-    rows = np.random.default_rng(5).standard_t(2, size=(NUM_CLIENTS, NUM_NUMBERS)).astype(np.float32)
+    rows = (
+        np.random.default_rng(5).standard_t(2, size=(NUM_CLIENTS, NUM_NUMBERS)).astype(np.float32)
+    )
     found = [aggregated(name, rows) for name in NAMES] + [aggregated(Aggregate(passes=1), rows)]
     assert all(not np.allclose(a, b, atol=1e-3) for k, a in enumerate(found) for b in found[:k])
-    np.testing.assert_array_equal(aggregated(trimmed_mean(trim=0.49), rows), aggregated(median(), rows))
+    np.testing.assert_array_equal(
+        aggregated(trimmed_mean(trim=0.49), rows), aggregated(median(), rows)
+    )
 
 
 CARRIED = [(name, "fed_avg_adaptive") for name in ROBUST] + [(name, "fed_avg") for name in NAMES]
@@ -259,14 +301,17 @@ def test_all_carriers_give_the_same_numbers(name, server):
     expected = run_loop(federation, make_loop(federation))
     assert_trees_close(run_engine(federation), expected)
     assert_trees_close(run_engine(stream_of(tiny_federation(**values))), expected)
-    stack = make_stack([tiny_federation(fraction=0.8, aggregate="mean", client_lr=0.01), federation])
+    stack = make_stack(
+        [tiny_federation(fraction=0.8, aggregate="mean", client_lr=0.01), federation]
+    )
     (_, personal), (common, own) = member_states(stack, train_stack(stack, rounds=2)[0])
     assert_trees_close((common, own), (expected.server.common, expected.clients.personal))
     assert any(not np.allclose(personal[key], own[key], atol=1e-5) for key in own)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.e2e) for name in ("median", "trimmed_mean", "mean")]
+    "name",
+    [pytest.param(name, marks=pytest.mark.e2e) for name in ("median", "trimmed_mean", "mean")],
 )
 def test_a_real_federation_has_the_numbers_of_the_loop(name, tmp_path):
     """The default is what the other tests of `plfl.deploy` run."""
@@ -280,7 +325,9 @@ def test_a_real_federation_has_the_numbers_of_the_loop(name, tmp_path):
 
 @pytest.mark.e2e
 def test_what_one_client_answers_is_bounded_in_a_whole_federation():
-    """Its update turned round and as large as the gate lets it be; the others' model is near the one without it."""
+    """Its update turned round and as large as the gate lets it be; the others' model is near the
+    one without it.
+    """
 
     def far(replies):
         update = {key: -5 * value for key, value in replies[-1].update.items()}
@@ -291,5 +338,7 @@ def test_what_one_client_answers_is_bounded_in_a_whole_federation():
         federation = tiny_federation(uneven_panel(6), aggregate=name, rounds=4)
         loops = [make_loop(federation, deliver) for deliver in (lambda replies: replies[:-1], far)]
         without, poisoned = (run_loop(federation, loop).server.common["x"] for loop in loops)
-        found[name] = sum(float(((without[key] - poisoned[key]) ** 2).sum()) for key in without) ** 0.5
+        found[name] = (
+            sum(float(((without[key] - poisoned[key]) ** 2).sum()) for key in without) ** 0.5
+        )
     assert max(found["clipped_mean"], found["median"]) < 0.7 * found["mean"]

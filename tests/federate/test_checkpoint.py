@@ -57,21 +57,33 @@ def test_equal_states_give_equal_files(tmp_path, federation, state):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         save_round(tmp_path / name, federation, state, 1)
-    names = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.*") if path.is_file())
+    names = sorted(
+        path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.*") if path.is_file()
+    )
     assert len(names) == 7  # five clients, the server and the manifest
-    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in names)
+    assert all(
+        (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        for name in names
+    )
 
 
 def test_the_last_three_rounds_are_kept(tmp_path, federation, state):
     for at in range(1, 6):
         save_round(tmp_path, federation, state, at)
-    rounds = {name: json.loads((tmp_path / name / "manifest.json").read_text())["round"] for name in names_in(tmp_path)}
+    rounds = {
+        name: json.loads((tmp_path / name / "manifest.json").read_text())["round"]
+        for name in names_in(tmp_path)
+    }
     assert rounds == {"state": 5, "state.1": 4, "state.2": 3}
 
 
-@pytest.mark.parametrize("victim", ["manifest.json", "server.safetensors", "clients/b002.safetensors"])
+@pytest.mark.parametrize(
+    "victim", ["manifest.json", "server.safetensors", "clients/b002.safetensors"]
+)
 @pytest.mark.parametrize("damage", [flip_byte, lambda path: path.write_bytes(b""), Path.unlink])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, federation, state, victim, damage, caplog):
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(
+    tmp_path, federation, state, victim, damage, caplog
+):
     for at in (1, 2):
         save_round(tmp_path, federation, state, at)
     damage(tmp_path / "state" / victim)
@@ -106,10 +118,14 @@ def test_a_folder_without_checkpoints_is_named(tmp_path):
 
 
 def test_files_of_two_rounds_never_mix(tmp_path, federation, state):
-    changed = state._replace(clients=state.clients._replace(num_rounds=state.clients.num_rounds + 1))
+    changed = state._replace(
+        clients=state.clients._replace(num_rounds=state.clients.num_rounds + 1)
+    )
     save_round(tmp_path, federation, state, 1)
     save_round(tmp_path, federation, changed, 2)
-    shutil.copy(tmp_path / "state.1" / "clients" / "b001.safetensors", tmp_path / "state" / "clients")
+    shutil.copy(
+        tmp_path / "state.1" / "clients" / "b001.safetensors", tmp_path / "state" / "clients"
+    )
     assert find_newest(tmp_path).round_index == 1
 
 
@@ -118,7 +134,9 @@ class Crash(BaseException):
 
 
 @pytest.mark.parametrize("call", range(1, 12))
-def test_a_crash_at_any_rename_loses_at_most_the_unfinished_round(tmp_path, federation, state, call, monkeypatch):
+def test_a_crash_at_any_rename_loses_at_most_the_unfinished_round(
+    tmp_path, federation, state, call, monkeypatch
+):
     for at in range(1, 5):
         save_round(tmp_path, federation, state, at)
     calls = iter(range(1, 100))
@@ -132,7 +150,9 @@ def test_a_crash_at_any_rename_loses_at_most_the_unfinished_round(tmp_path, fede
 
         monkeypatch.setattr(Path, name, crash)
     rmtree = shutil.rmtree
-    monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda *a, **k: crash_or(next(calls) == call, rmtree, *a, **k))
+    monkeypatch.setattr(
+        checkpoint.shutil, "rmtree", lambda *a, **k: crash_or(next(calls) == call, rmtree, *a, **k)
+    )
     with suppress(Crash):
         save_round(tmp_path, federation, state, 5)
     monkeypatch.undo()
@@ -148,7 +168,9 @@ def crash_or(is_time, function, *args, **options):
     return function(*args, **options)
 
 
-def test_a_failed_write_leaves_the_sets_before_and_no_rubbish(tmp_path, federation, state, monkeypatch):
+def test_a_failed_write_leaves_the_sets_before_and_no_rubbish(
+    tmp_path, federation, state, monkeypatch
+):
     save_round(tmp_path, federation, state, 1)
 
     def full(*_):
@@ -161,12 +183,16 @@ def test_a_failed_write_leaves_the_sets_before_and_no_rubbish(tmp_path, federati
     assert find_newest(tmp_path).round_index == 1
 
 
-def test_the_server_s_file_holds_no_personal_param_and_a_client_s_file_only_its_own(tmp_path, federation, state):
+def test_the_server_s_file_holds_no_personal_param_and_a_client_s_file_only_its_own(
+    tmp_path, federation, state
+):
     """Searched for as bytes, for every personal tensor of every client."""
     save_round(tmp_path, federation, state, 1)
     server = (tmp_path / "state" / "server.safetensors").read_bytes()
     ids = federation.task.panel.ids
-    files = {client: (tmp_path / "state" / "clients" / file_name(client)).read_bytes() for client in ids}
+    files = {
+        client: (tmp_path / "state" / "clients" / file_name(client)).read_bytes() for client in ids
+    }
     for rows in state.clients.personal.values():
         for row, client in enumerate(ids):
             piece = np.asarray(rows[row]).tobytes()
@@ -178,7 +204,9 @@ def test_the_server_s_file_holds_no_personal_param_and_a_client_s_file_only_its_
 def test_params_are_stored_under_their_own_names(tmp_path, federation, state):
     save_round(tmp_path, federation, state, 1)
     found = find_newest(tmp_path)
-    assert set(load_params(found)) == {f"lstm.{name}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+    assert set(load_params(found)) == {
+        f"lstm.{name}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    }
     assert set(load_params(found, "b001")) == set(state.clients.personal)
     assert "scaler.load_mean" in read_arrays(checkpoint.client_path(found, "b001"))[0]
 
@@ -187,10 +215,14 @@ def test_params_are_stored_under_their_own_names(tmp_path, federation, state):
 def test_any_two_ids_have_different_and_legal_file_names(ids):
     names = [file_name(client) for client in ids]
     assert names[0] != names[1]
-    assert all(len(name.encode()) < 255 and "/" not in name and name not in (".", "..") for name in names)
+    assert all(
+        len(name.encode()) < 255 and "/" not in name and name not in (".", "..") for name in names
+    )
 
 
-def test_another_format_is_refused_with_the_version_that_can_read_it(tmp_path, federation, state, monkeypatch):
+def test_another_format_is_refused_with_the_version_that_can_read_it(
+    tmp_path, federation, state, monkeypatch
+):
     save_round(tmp_path, federation, state, 1)
     monkeypatch.setattr(checkpoint, "FORMAT", 99)
     with pytest.raises(BadInput, match=r"written by plfl 0 in format 1, this is format 99"):

@@ -16,7 +16,9 @@ NUM_STEPS = 7
 rng = np.random.default_rng(0)
 START = {"lstm": rng.normal(size=(3, 2)), "mlp": rng.normal(size=4)}
 SERVER = {"lstm": rng.normal(size=(3, 2))}  # only "lstm" is shared
-GRADIENTS = [{name: rng.normal(size=value.shape) for name, value in START.items()} for _ in range(NUM_STEPS)]
+GRADIENTS = [
+    {name: rng.normal(size=value.shape) for name, value in START.items()} for _ in range(NUM_STEPS)
+]
 
 
 def as_float32(params):
@@ -32,7 +34,9 @@ def follow(optimizer, gradients=GRADIENTS, server=SERVER):
 
 
 def numpy_adam(gradient_of, takes_maximum=False):
-    """m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; theta -= lr * (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)."""
+    """m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; theta -= lr * (m / (1-b1^t)) / (sqrt(v /
+    (1-b2^t)) + eps).
+    """
     theta = {name: value.copy() for name, value in START.items()}
     m, v, v_max = ({name: np.zeros_like(value) for name, value in START.items()} for _ in range(3))
     for t, gradient in enumerate(GRADIENTS, start=1):
@@ -52,7 +56,9 @@ def plain(name, gradient, theta):
 
 
 def penalised(name, gradient, theta):
-    """d/dtheta of alpha * ||theta - theta_server||^2 is 2 alpha (theta - theta_server), on shared params only."""
+    """d/dtheta of alpha * ||theta - theta_server||^2 is 2 alpha (theta - theta_server), on shared
+    params only.
+    """
     return gradient + 2 * ALPHA * (theta - SERVER[name]) if name in SERVER else gradient
 
 
@@ -66,7 +72,9 @@ def test_adam_follows_its_rule():
 
 
 def test_adam_ams_divides_by_the_running_maximum_of_the_corrected_second_moment():
-    assert_close(follow(adam_ams(lr=LR, beta1=B1, beta2=B2, eps=EPS)), numpy_adam(plain, takes_maximum=True))
+    assert_close(
+        follow(adam_ams(lr=LR, beta1=B1, beta2=B2, eps=EPS)), numpy_adam(plain, takes_maximum=True)
+    )
 
 
 def test_prox_adam_is_adam_on_the_penalised_gradient():
@@ -77,7 +85,9 @@ def test_prox_adam_is_adam_on_the_penalised_gradient():
 def test_prox_is_sgd_on_the_penalised_gradient():
     theta = {name: value.copy() for name, value in START.items()}
     for gradient in GRADIENTS:
-        theta = {name: theta[name] - LR * penalised(name, gradient[name], theta[name]) for name in theta}
+        theta = {
+            name: theta[name] - LR * penalised(name, gradient[name], theta[name]) for name in theta
+        }
     assert_close(follow(prox(lr=LR, alpha=ALPHA)), theta)
 
 
@@ -86,7 +96,9 @@ def test_the_penalty_is_the_gradient_of_the_paper_s_penalised_loss():
         return ALPHA * jnp.sum((params["lstm"] - as_float32(SERVER)["lstm"]) ** 2)
 
     gradient = jax.grad(loss)(as_float32(START))
-    stepped = follow(prox(lr=1.0, alpha=ALPHA), [{name: np.zeros_like(value) for name, value in START.items()}])
+    stepped = follow(
+        prox(lr=1.0, alpha=ALPHA), [{name: np.zeros_like(value) for name, value in START.items()}]
+    )
     np.testing.assert_allclose(stepped["lstm"], START["lstm"] - gradient["lstm"], atol=1e-6)
 
 
@@ -104,11 +116,15 @@ def test_they_are_the_paper_s_optimizers_in_optax(ours, theirs):
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**31), st.floats(1e-4, 1.0))
 def test_without_a_penalty_prox_is_sgd_and_prox_adam_is_adam(seed, lr):
-    gradients = [{n: np.random.default_rng(seed).normal(size=v.shape) for n, v in START.items()}] * 3
+    gradients = [
+        {n: np.random.default_rng(seed).normal(size=v.shape) for n, v in START.items()}
+    ] * 3
     sgd = {name: START[name] - lr * sum(g[name] for g in gradients) for name in START}
     result = follow(prox(lr=lr, alpha=0.0), gradients)
     assert all(np.allclose(result[name], sgd[name], atol=1e-5) for name in sgd)
-    assert_trees_equal(follow(prox_adam(lr=lr, alpha=0.0), gradients), follow(adam(lr=lr), gradients))
+    assert_trees_equal(
+        follow(prox_adam(lr=lr, alpha=0.0), gradients), follow(adam(lr=lr), gradients)
+    )
 
 
 def test_the_penalty_pulls_shared_params_only():
@@ -118,7 +134,9 @@ def test_the_penalty_pulls_shared_params_only():
 
 
 def test_with_nothing_shared_the_penalty_vanishes():
-    assert_trees_equal(follow(prox_adam(lr=0.01, alpha=5.0), server={}), follow(adam(lr=0.01), server={}))
+    assert_trees_equal(
+        follow(prox_adam(lr=0.01, alpha=5.0), server={}), follow(adam(lr=0.01), server={})
+    )
 
 
 @pytest.mark.parametrize("name", CLIENT_OPTIMIZERS)
@@ -127,5 +145,7 @@ def test_every_client_optimizer_descends_a_parabola(name):
     params = {"lstm": jnp.ones(3)}
     state = optimizer.init(params)
     for _ in range(200):
-        params, state = optimizer.update({"lstm": 2 * params["lstm"]}, state, params, {"lstm": jnp.zeros(3)})
+        params, state = optimizer.update(
+            {"lstm": 2 * params["lstm"]}, state, params, {"lstm": jnp.zeros(3)}
+        )
     assert float(jnp.abs(params["lstm"]).max()) < 0.05

@@ -34,11 +34,26 @@ def only_named(update, leave_out):
 KINDS = {
     "nan": (lambda r, old: change(r, first(r.update[NAME], np.nan)), "not finite"),
     "inf": (lambda r, old: change(r, first(r.update[NAME], np.inf)), "not finite"),
-    "wrong shape": (lambda r, old: change(r, np.zeros((16, 5), np.float32)), r"shape \(16, 5\), not \(16, 4\)"),
-    "broadcastable shape": (lambda r, old: change(r, np.zeros((1, 4), np.float32)), r"shape \(1, 4\), not"),
-    "wrong dtype": (lambda r, old: change(r, r.update[NAME].astype(np.float64)), "dtype float64, not float32"),
-    "missing name": (lambda r, old: replace(r, update=only_named(r.update, NAME)), "'lstm.weight_hh' is missing"),
-    "extra name": (lambda r, old: replace(r, update={**r.update, "mlp.0.bias": np.ones(6)}), "'mlp.0.bias' is not sh"),
+    "wrong shape": (
+        lambda r, old: change(r, np.zeros((16, 5), np.float32)),
+        r"shape \(16, 5\), not \(16, 4\)",
+    ),
+    "broadcastable shape": (
+        lambda r, old: change(r, np.zeros((1, 4), np.float32)),
+        r"shape \(1, 4\), not",
+    ),
+    "wrong dtype": (
+        lambda r, old: change(r, r.update[NAME].astype(np.float64)),
+        "dtype float64, not float32",
+    ),
+    "missing name": (
+        lambda r, old: replace(r, update=only_named(r.update, NAME)),
+        "'lstm.weight_hh' is missing",
+    ),
+    "extra name": (
+        lambda r, old: replace(r, update={**r.update, "mlp.0.bias": np.ones(6)}),
+        "'mlp.0.bias' is not sh",
+    ),
     "huge norm": (lambda r, old: change(r, r.update[NAME] + 1e4), "norm is too large"),
     "zero weight": (lambda r, old: replace(r, weight=0.0), "not a positive number"),
     "negative weight": (lambda r, old: replace(r, weight=-5.0), "not a positive number"),
@@ -50,11 +65,17 @@ KINDS = {
     "nan loss": (lambda r, old: replace(r, loss=float("nan")), "not finite"),
     "text as loss": (lambda r, old: replace(r, loss="low"), "loss is of type str"),
     "no update": (lambda r, old: replace(r, update=None), "not a mapping"),
-    "list as value": (lambda r, old: change(r, r.update[NAME].tolist()), "of type list, not an array"),
+    "list as value": (
+        lambda r, old: change(r, r.update[NAME].tolist()),
+        "of type list, not an array",
+    ),
     "infinite weight": (lambda r, old: replace(r, weight=float("inf")), "weight is too large"),
     "array as base": (lambda r, old: replace(r, base=np.zeros(3)), "base is not a text"),
     "fractional round": (lambda r, old: replace(r, round_index=2.0), "round is not a whole number"),
-    "stale round": (lambda r, old: replace(r, round_index=r.round_index - 1), "answers round 1, not 2"),
+    "stale round": (
+        lambda r, old: replace(r, round_index=r.round_index - 1),
+        "answers round 1, not 2",
+    ),
     "replay": (lambda r, old: replace(old, round_index=r.round_index, base=r.base), "replay"),
     "wrong base": (lambda r, old: replace(r, base=old.base), "other shared parameters"),
     "another run": (lambda r, old: replace(r, run="elsewhere"), "another run"),
@@ -63,7 +84,9 @@ KINDS = {
 
 
 def run_with(change_replies, **values):
-    """Three rounds of a small federation; in round 2 something happens to the hostile client's reply."""
+    """Three rounds of a small federation; in round 2 something happens to the hostile client's
+    reply.
+    """
     federation = tiny_federation(rounds=3, personal="mlp", **values)
     seen = {}
 
@@ -124,7 +147,9 @@ def test_a_copy_of_another_client_s_update_in_the_same_round_does_not_count():
 
     loop = make_loop(federation, copy_first)
     assert_trees_equal(run_loop(federation, loop), without)
-    assert [(bad.client, bad.reason) for bad in loop.quarantined] == [(HOSTILE, "it is a replay of an earlier update")]
+    assert [(bad.client, bad.reason) for bad in loop.quarantined] == [
+        (HOSTILE, "it is a replay of an earlier update")
+    ]
 
 
 def test_an_honest_answer_with_numpy_numbers_counts():
@@ -160,7 +185,10 @@ def verdict_names(norms, weights=None, answered=None):
     weights = np.ones(len(norms)) if weights is None else weights
     answered = np.ones(len(norms), bool) if answered is None else np.array(answered)
     updates, weights = stacked(norms, weights)
-    return [REASONS[v] for v in screen(updates, weights, jnp.zeros(len(norms)), jnp.asarray(answered), LIMITS)[2]]
+    return [
+        REASONS[v]
+        for v in screen(updates, weights, jnp.zeros(len(norms)), jnp.asarray(answered), LIMITS)[2]
+    ]
 
 
 def test_a_norm_of_ten_medians_passes_and_more_does_not():
@@ -191,7 +219,9 @@ def test_norms_near_the_largest_number_do_not_slip_through():
 
 def test_a_client_whose_personal_part_alone_diverged_does_not_count():
     updates, weights = stacked([1, 1, 1], [1, 1, 1])
-    _, kept, verdicts = screen(updates, weights, jnp.array([0.1, jnp.nan, 0.1]), jnp.ones(3, bool), LIMITS)
+    _, kept, verdicts = screen(
+        updates, weights, jnp.array([0.1, jnp.nan, 0.1]), jnp.ones(3, bool), LIMITS
+    )
     assert [REASONS[v] for v in verdicts] == ["accepted", "a value is not finite", "accepted"]
     assert kept.tolist() == [1, 0, 1]
 
@@ -201,7 +231,9 @@ def test_a_cohort_that_learned_nothing_is_not_suspicious():
 
 
 def test_a_finite_update_of_any_size_has_a_finite_norm():
-    """Squares of 1e30 overflow float32; the update must be called too large, not non-finite, and leave no trace."""
+    """Squares of 1e30 overflow float32; the update must be called too large, not non-finite, and
+    leave no trace.
+    """
     updates, weights = stacked([1, 1, 1e30], [1, 1, 1])
     clean, kept, verdicts = screen(updates, weights, jnp.zeros(3), jnp.ones(3, bool), LIMITS)
     assert REASONS[verdicts[2]] == "the norm is too large"
@@ -210,7 +242,10 @@ def test_a_finite_update_of_any_size_has_a_finite_norm():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=5, max_size=5), st.integers(0, 4))
+@given(
+    st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=5, max_size=5),
+    st.integers(0, 4),
+)
 def test_whatever_one_client_sends_the_others_rows_stay_and_all_is_finite(values, row):
     updates, weights = stacked([1.0] * 5, [1.0] * 5, num_params=5)
     bad = {"w": updates["w"].at[row].set(jnp.asarray(values, jnp.float32))}
@@ -222,7 +257,9 @@ def test_whatever_one_client_sends_the_others_rows_stay_and_all_is_finite(values
 
 
 def test_personal_parameters_and_scalers_are_never_sent():
-    """Everything that leaves a client, searched for the bytes of every personal tensor and of its scaler."""
+    """Everything that leaves a client, searched for the bytes of every personal tensor and of its
+    scaler.
+    """
     federation = tiny_federation(rounds=2)
     sent = []
 
@@ -232,10 +269,14 @@ def test_personal_parameters_and_scalers_are_never_sent():
 
     state = run_loop(federation, make_loop(federation, record))
     assert {name for reply in sent for name in reply.update} == set(federation.partition.shared)
-    wire = b"".join(np.asarray(value).tobytes() for reply in sent for value in reply.update.values())
+    wire = b"".join(
+        np.asarray(value).tobytes() for reply in sent for value in reply.update.values()
+    )
     wire += b"".join(np.float32([reply.weight, reply.loss]).tobytes() for reply in sent)
     for row in range(5):
         secrets = [np.asarray(rows[row]) for rows in state.clients.personal.values()]
-        secrets += [np.atleast_1d(value) for value in federation.task.scalers[row].as_arrays().values()]
+        secrets += [
+            np.atleast_1d(value) for value in federation.task.scalers[row].as_arrays().values()
+        ]
         for secret in secrets:
             assert not any(piece.tobytes() in wire for piece in (secret, secret.ravel()[:2]))

@@ -1,4 +1,6 @@
-"""The guard: no unit of an update stands out, single windows are lost in noise, and all carriers do the same."""
+"""The guard: no unit of an update stands out, single windows are lost in noise, and all carriers do
+the same.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +41,8 @@ def test_where_most_units_do_not_move_none_leaves():
 
 
 @pytest.mark.parametrize(
-    ("windows", "num_windows", "share"), [(128, 12_800, 0.01), (128, 128, 1), (128, 8, 1), (0, 8, 0)]
+    ("windows", "num_windows", "share"),
+    [(128, 12_800, 0.01), (128, 128, 1), (128, 8, 1), (0, 8, 0)],
 )
 def test_noise_is_the_share_of_so_many_windows_and_at_most_all(windows, num_windows, share):
     update = make_update(1, rows=300, columns=200)
@@ -53,7 +56,9 @@ def test_noise_is_the_same_for_the_same_round_and_another_for_another():
     update, guard = make_update(2), Guard(5, 128)
     assert_trees_equal(guard(update, 1000, KEY), guard(update, 1000, KEY))
     other = guard(update, 1000, jax.random.key(4))
-    assert np.all(np.asarray(other["body.weight"]) != np.asarray(guard(update, 1000, KEY)["body.weight"]))
+    assert np.all(
+        np.asarray(other["body.weight"]) != np.asarray(guard(update, 1000, KEY)["body.weight"])
+    )
 
 
 @settings(max_examples=20, deadline=None)
@@ -61,7 +66,9 @@ def test_noise_is_the_same_for_the_same_round_and_another_for_another():
 def test_the_guard_knows_no_unit_of_measurement(scale):
     found, scaled = (Guard(5, 128)(make_update(5, scale=s), 1000, KEY) for s in (1.0, scale))
     for name in found:
-        np.testing.assert_allclose(scale * np.asarray(found[name]), scaled[name], rtol=1e-4, atol=1e-5 * scale)
+        np.testing.assert_allclose(
+            scale * np.asarray(found[name]), scaled[name], rtol=1e-4, atol=1e-5 * scale
+        )
 
 
 def test_an_update_that_is_not_finite_stays_so():

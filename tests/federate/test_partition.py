@@ -30,5 +30,8 @@ def test_three_lists_of_patterns_are_plain_fl_plfl_and_local_training():
 
 
 def test_a_misspelt_pattern_is_an_error_that_lists_the_names():
-    with pytest.raises(BadInput, match=r"'mpl\.\*' matches no parameter; the model has lstm.weight_ih, .*mlp.0.bias"):
+    with pytest.raises(
+        BadInput,
+        match=r"'mpl\.\*' matches no parameter; the model has lstm.weight_ih, .*mlp.0.bias",
+    ):
         make_partition(NAMES, ["mlp.*", "mpl.*"])

@@ -1,4 +1,6 @@
-"""Several processes give what one gives, send only means, and end together, whatever happens to one of them."""
+"""Several processes give what one gives, send only means, and end together, whatever happens to one
+of them.
+"""
 
 import json
 import os
@@ -18,18 +20,39 @@ from safetensors.numpy import load_file
 
 from federate.several_processes import CASES, run_all
 from plfl.errors import BadInput
-from plfl.federate import processes
-from plfl.federate.devices import cpu_quota, usable_cores
-from plfl.federate.line import Line, accept, call, listen
-from plfl.federate.processes import World, find_world, first_host, own_gpu, share_of_cores, spread
+from plfl.federate.processes import group as processes
+from plfl.federate.processes.devices import cpu_quota, usable_cores
+from plfl.federate.processes.group import (
+    World,
+    find_world,
+    first_host,
+    own_gpu,
+    share_of_cores,
+    spread,
+)
+from plfl.federate.processes.line import Line, accept, call, listen
 from small import DEVICES, tiny_federation
 
 RUN = [sys.executable, "-m", "plfl", "run"]
-SMALL = ["hidden=4", "mlp=[6]", "lookback=45min", "batch=8", "client=prox", "device=cpu", "checkpoint_seconds=0"]
+SMALL = [
+    "hidden=4",
+    "mlp=[6]",
+    "lookback=45min",
+    "batch=8",
+    "client=prox",
+    "device=cpu",
+    "checkpoint_seconds=0",
+]
 
 
 def mpiexec(num: int) -> list[str]:
-    return [str(Path(sys.executable).with_name("mpiexec")), "--allow-run-as-root", "--oversubscribe", "-n", str(num)]
+    return [
+        str(Path(sys.executable).with_name("mpiexec")),
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "-n",
+        str(num),
+    ]
 
 
 def run_args(folder: Path, **values: object) -> list[str]:
@@ -39,7 +62,9 @@ def run_args(folder: Path, **values: object) -> list[str]:
 
 
 def call_all(num: int, *args: str, **options: object) -> subprocess.CompletedProcess:
-    return subprocess.run([*mpiexec(num), *args], capture_output=True, text=True, timeout=300, **options)
+    return subprocess.run(
+        [*mpiexec(num), *args], capture_output=True, text=True, timeout=300, **options
+    )
 
 
 def assert_same_runs(a: Path, b: Path, tolerance: float = 1e-4) -> None:
@@ -50,7 +75,9 @@ def assert_same_runs(a: Path, b: Path, tolerance: float = 1e-4) -> None:
         mine, other = load_file(a / name), load_file(b / name)
         assert mine.keys() == other.keys()
         for key, array in mine.items():
-            np.testing.assert_allclose(array, other[key], rtol=0, atol=tolerance, err_msg=f"{name} {key}")
+            np.testing.assert_allclose(
+                array, other[key], rtol=0, atol=tolerance, err_msg=f"{name} {key}"
+            )
     results = [json.loads((folder / "result.json").read_text()) for folder in (a, b)]
     assert results[0]["quarantined"] == results[1]["quarantined"]
     np.testing.assert_allclose(results[0]["mase_mean"], results[1]["mase_mean"], atol=1e-3)
@@ -66,7 +93,9 @@ def alone(tmp_path_factory) -> Path:
 @pytest.mark.e2e
 @pytest.mark.parametrize("num", [2, 4])
 def test_several_processes_give_the_numbers_of_one(num, alone, tmp_path):
-    """After two rounds of ten steps, for the paper's three, most servers, cohorts and refused updates."""
+    """After two rounds of ten steps, for the paper's three, most servers, cohorts and refused
+    updates.
+    """
     script = Path(__file__).with_name("several_processes.py")
     done = call_all(num, sys.executable, str(script), str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -83,7 +112,8 @@ def test_several_processes_give_the_numbers_of_one(num, alone, tmp_path):
     [("fed_avg", "clipped_mean"), ("fed_avg", "mean"), ("fed_avg_adaptive", "clipped_mean")],
 )
 def test_only_means_and_one_number_per_client_cross(server, aggregate, is_batched):
-    """In the compiled programs: sums have the shapes of shared params, what is gathered has one number per row.
+    """In the compiled programs: sums have the shapes of shared params, what is gathered has one
+    number per row.
 
     A clipped mean adds up all shared params in one row for its centre.
     """
@@ -100,12 +130,16 @@ def test_only_means_and_one_number_per_client_cross(server, aggregate, is_batche
     assert set(found["all-gather"]) == {(engine.rows.num_rows,)}
     assert set(found) == {"all-reduce", "all-gather"}
     origins, _ = engine.rows.place_origins(federation.task.origins["test"])
-    assert crossing(engine._predict.lower(state, engine.rows.data, origins).compile().as_text()) == {}
+    assert (
+        crossing(engine._predict.lower(state, engine.rows.data, origins).compile().as_text()) == {}
+    )
 
 
 def crossing(program: str) -> dict[str, list[tuple[int, ...]]]:
     """The shapes that each kind of collective operation gives."""
-    kinds = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter|collective-broadcast"
+    kinds = (
+        "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter|collective-broadcast"
+    )
     found: dict[str, list[tuple[int, ...]]] = {}
     for shapes, kind in re.findall(rf"= (\S+|\([^)]*\)) ({kinds})(?:-start)?\(", program):
         for sizes in re.findall(r"[a-z]+\d*\[([\d,]*)\]", shapes):
@@ -120,8 +154,9 @@ def test_a_killed_process_ends_the_run_with_a_message_and_resume_gives_the_same(
 ):
     """Also with another number of processes than before; on as many devices as before, bit for bit.
 
-    On another number of devices sums differ in the last digit, and thousands of steps enlarge that: noise of 6e-8 on
-    the first params, in one process, moves some by 0.3 at a client_lr of 0.1 and by 1e-4 at 0.002. Hence the small one.
+    On another number of devices sums differ in the last digit, and thousands of steps enlarge that:
+    noise of 6e-8 on the first params, in one process, moves some by 0.3 at a client_lr of 0.1 and
+    by 1e-4 at 0.002. Hence the small one.
     """
     folder, values = tmp_path / "run", {"rounds": 12, "local_steps": 2000, "client_lr": 2e-4}
     process = start(2, folder, **values, cores=1)
@@ -132,19 +167,29 @@ def test_a_killed_process_ends_the_run_with_a_message_and_resume_gives_the_same(
     assert time.monotonic() - begun < 30
     said = re.findall(r"^plfl: (.*)$", words, re.MULTILINE)
     assert len(said) == 1, words
-    found = re.search(rf"process {killed} of 2 .*; round (\d+) is safe\. .*: mpiexec -n 2 plfl run --resume", said[0])
+    found = re.search(
+        rf"process {killed} of 2 .*; round (\d+) is safe\. .*: mpiexec -n 2 plfl run --resume",
+        said[0],
+    )
     assert found, said
     assert 1 <= int(found[1]) <= saved_round(folder) < 12
     assert "Traceback" not in words
     before = load_file(folder / "state" / "clients" / "b001.safetensors")
     resume = [*RUN, "--resume", str(folder), "--set", f"cores={2 if num_after == 1 else 1}"]
-    done = call_all(num_after, *resume) if num_after > 1 else subprocess.run(resume, capture_output=True, text=True)
+    done = (
+        call_all(num_after, *resume)
+        if num_after > 1
+        else subprocess.run(resume, capture_output=True, text=True)
+    )
     assert done.returncode == 0, done.stderr
     whole = tmp_path / "whole"
     subprocess.run([*RUN, *run_args(whole, **values, cores=2)], check=True, capture_output=True)
     assert_same_runs(whole, folder, tolerance)
     after = load_file(folder / "state" / "clients" / "b001.safetensors")
-    assert max(np.abs(after[name] - before[name]).max() for name in after if name.startswith("mlp")) > 1e-2
+    assert (
+        max(np.abs(after[name] - before[name]).max() for name in after if name.startswith("mlp"))
+        > 1e-2
+    )
 
 
 @pytest.mark.e2e
@@ -170,7 +215,9 @@ def start() -> Iterator[Callable[..., subprocess.Popen]]:
 
     def begin(num: int, folder: Path, **values: object) -> subprocess.Popen:
         command = [*mpiexec(num), *RUN, *run_args(folder, **values)]
-        begun.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        begun.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
         return begun[-1]
 
     yield begin
@@ -207,8 +254,14 @@ def wait_for_round(num: int, folder: Path, process: subprocess.Popen) -> None:
     ("args", "message"),
     [
         (["run", "--set", "roundss=3"], "unknown config key 'roundss'; did you mean 'rounds'?"),
-        (["run", "--data", "generated:1?days=12"], "2 processes are more than there are clients (1); start at most 1"),
-        (["study", "paper"], "plfl study works in one process, and mpiexec started 2; leave mpiexec out"),
+        (
+            ["run", "--data", "generated:1?days=12"],
+            "2 processes are more than there are clients (1); start at most 1",
+        ),
+        (
+            ["study", "paper"],
+            "plfl study works in one process, and mpiexec started 2; leave mpiexec out",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_once_and_all_leave_with_status_2(args, message, tmp_path):
@@ -221,13 +274,21 @@ def test_what_is_wrong_is_said_once_and_all_leave_with_status_2(args, message, t
 @pytest.mark.e2e
 def test_slurm_s_processes_find_each_other_and_one_prints(tmp_path):
     """As srun starts them, without Slurm."""
-    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost"}
+    job = {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "localhost",
+    }
     tasks = []
     for rank in "01":
         names = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_STEP_NUM_TASKS": "2"}
         command = [*RUN, *run_args(tmp_path / "run", rounds=2, local_steps=10), "--json"]
         environ = os.environ | job | names
-        tasks.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ))
+        tasks.append(
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+            )
+        )
     said = [task.communicate(timeout=120) for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0], said
     assert len(json.loads(said[0][0])["clients"]) == 5
@@ -238,14 +299,29 @@ def test_slurm_s_processes_find_each_other_and_one_prints(tmp_path):
     ("environ", "world"),
     [
         ({}, World()),
-        ("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1", World(1, 4, 1, "mpiexec")),
+        (
+            "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1",
+            World(1, 4, 1, "mpiexec"),
+        ),
         ("PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1", World(3, 4, 1, "mpiexec")),
-        ("SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_NTASKS=4", World(2, 4, 0, "srun")),
-        ("SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 PMI_RANK=2 PMI_SIZE=4", World(2, 4, 0, "srun")),
-        ("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 PMI_RANK=5 PMI_SIZE=8", World(5, 8, 5, "mpiexec")),
+        (
+            "SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_NTASKS=4",
+            World(2, 4, 0, "srun"),
+        ),
+        (
+            "SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 PMI_RANK=2 PMI_SIZE=4",
+            World(2, 4, 0, "srun"),
+        ),
+        (
+            "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 PMI_RANK=5 PMI_SIZE=8",
+            World(5, 8, 5, "mpiexec"),
+        ),
         ("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0", World()),  # the batch script itself
         ("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0", World()),
-        ("PLFL_ALONE=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1", World()),
+        (
+            "PLFL_ALONE=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1",
+            World(),
+        ),
     ],
 )
 def test_the_launcher_says_which_process_this_is(environ, world):
@@ -254,7 +330,8 @@ def test_the_launcher_says_which_process_this_is(environ, world):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "first"), [("vm", "vm"), ("a1,b2", "a1"), ("gpu[07-12,20],fat1", "gpu07"), ("n[3,5]", "n3")]
+    ("nodes", "first"),
+    [("vm", "vm"), ("a1,b2", "a1"), ("gpu[07-12,20],fat1", "gpu07"), ("n[3,5]", "n3")],
 )
 def test_the_first_machine_of_a_slurm_step(nodes, first):
     assert first_host(nodes) == first
@@ -262,7 +339,9 @@ def test_the_first_machine_of_a_slurm_step(nodes, first):
 
 def test_without_mpi4py_mpiexec_is_refused_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(BadInput, match=r"2 processes were started by mpiexec.*pip install 'plfl\[mpi\]'"):
+    with pytest.raises(
+        BadInput, match=r"2 processes were started by mpiexec.*pip install 'plfl\[mpi\]'"
+    ):
         processes._meet_by_mpi(World(0, 2, 0, "mpiexec"))
 
 
@@ -291,7 +370,9 @@ def test_more_processes_than_clients_are_refused_and_devices_come_from_all():
 def test_processes_of_one_machine_share_its_cores(masks, usable, shares, monkeypatch):
     sets = [{int(core) for core in mask} for mask in masks]
     monkeypatch.setattr(processes.socket, "gethostname", lambda: "vm")
-    monkeypatch.setattr(processes, "share", lambda value: [["vm", sorted(cores)] for cores in sets] + [["far", [0]]])
+    monkeypatch.setattr(
+        processes, "share", lambda value: [["vm", sorted(cores)] for cores in sets] + [["far", [0]]]
+    )
     assert [share_of_cores(cores, usable) for cores in sets] == shares
 
 
@@ -313,8 +394,16 @@ def test_every_process_has_a_gpu_of_its_own_or_none_has(world, num_visible, own,
     [
         ({"cpu.max": "150000 100000"}, "0::/\n", 1.5),
         ({"cpu.max": "max 100000"}, "0::/\n", None),
-        ({"a/cpu.max": "200000 100000", "a/b/cpu.max": "max 100000"}, "0::/a/b\n", 2.0),  # a parent's limit
-        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu:/gone\n0::/\n", 3.0),
+        (
+            {"a/cpu.max": "200000 100000", "a/b/cpu.max": "max 100000"},
+            "0::/a/b\n",
+            2.0,
+        ),  # a parent's limit
+        (
+            {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
+            "4:cpu:/gone\n0::/\n",
+            3.0,
+        ),
         (
             {"cpu,cpuacct/x/cpu.cfs_quota_us": "-1", "cpu,cpuacct/x/cpu.cfs_period_us": "100000"},
             "4:cpu,cpuacct:/x",
@@ -329,8 +418,8 @@ def test_a_container_s_quota_limits_the_cores(files, groups, quota, tmp_path, mo
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
     assert cpu_quota(groups, tmp_path) == quota
-    monkeypatch.setattr("plfl.federate.devices.cpu_quota", lambda: quota)
-    monkeypatch.setattr("plfl.federate.devices._affinity", lambda: set(range(8)))
+    monkeypatch.setattr("plfl.federate.processes.devices.cpu_quota", lambda: quota)
+    monkeypatch.setattr("plfl.federate.processes.devices._affinity", lambda: set(range(8)))
     assert usable_cores() == (8 if quota is None else {1.5: 2, 2.0: 2, 3.0: 3}[quota])
 
 
@@ -354,7 +443,9 @@ def lines(num: int) -> list[Line]:
 def in_all(joined: list[Line], act) -> list:
     """What each process gets when all do the same."""
     results: dict[int, object] = {}
-    threads = [threading.Thread(target=lambda li=li: results.update({li.rank: act(li)})) for li in joined]
+    threads = [
+        threading.Thread(target=lambda li=li: results.update({li.rank: act(li)})) for li in joined
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -380,7 +471,9 @@ def test_a_stranger_cannot_join():
     listener = listen()
     port, found = listener.getsockname()[1], []
     call("127.0.0.1", port, 1, 2, "guess", speaks=False).close()
-    friend = threading.Thread(target=lambda: found.append(call("127.0.0.1", port, 1, 2, "secret", speaks=False)))
+    friend = threading.Thread(
+        target=lambda: found.append(call("127.0.0.1", port, 1, 2, "secret", speaks=False))
+    )
     friend.start()
     first = accept(listener, 2, "secret")
     friend.join()

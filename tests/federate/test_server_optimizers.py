@@ -1,4 +1,6 @@
-"""Each server optimizer against numpy in float64; rules of Reddi et al. 2021 (arXiv 2003.00295), Algorithm 2."""
+"""Each server optimizer against numpy in float64; rules of Reddi et al. 2021 (arXiv 2003.00295),
+Algorithm 2.
+"""
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +33,9 @@ UPDATES[WEIGHTS == 0] = 0
 def run_server(server, num_rounds=NUM_ROUNDS):
     state = server.init({"w": jnp.asarray(START, jnp.float32)}, NUM_CLIENTS)
     for updates, weights in zip(UPDATES[:num_rounds], WEIGHTS[:num_rounds], strict=True):
-        state = server.update(state, {"w": jnp.asarray(updates, jnp.float32)}, jnp.asarray(weights, jnp.float32))
+        state = server.update(
+            state, {"w": jnp.asarray(updates, jnp.float32)}, jnp.asarray(weights, jnp.float32)
+        )
     return state
 
 
@@ -60,7 +64,9 @@ def test_fed_avg_adds_the_mean_update():
 
 
 def test_fed_adagrad_accumulates_the_second_moment():
-    assert_shared(run_server(fed_adagrad(lr=LR, beta1=B1, tau=TAU)), numpy_adaptive(lambda v, d: v + d**2))
+    assert_shared(
+        run_server(fed_adagrad(lr=LR, beta1=B1, tau=TAU)), numpy_adaptive(lambda v, d: v + d**2)
+    )
 
 
 def test_fed_adam_averages_the_second_moment():
@@ -70,12 +76,16 @@ def test_fed_adam_averages_the_second_moment():
 
 def test_fed_yogi_moves_the_second_moment_by_the_sign():
     server = fed_yogi(lr=LR, beta1=B1, beta2=B2, tau=TAU)
-    assert_shared(run_server(server), numpy_adaptive(lambda v, d: v - (1 - B2) * d**2 * np.sign(v - d**2)))
+    assert_shared(
+        run_server(server), numpy_adaptive(lambda v, d: v - (1 - B2) * d**2 * np.sign(v - d**2))
+    )
 
 
 def numpy_fed_avg_adaptive(sync_every):
-    """v_c = b2 v_c + (1-b2) d_c^2; x_c += lr d_c / (sqrt(v_c) + tau) for clients that answered; x_c = weighted mean
-    over all clients every sync_every rounds, weighing each by the last weight it answered with."""
+    """v_c = b2 v_c + (1-b2) d_c^2; x_c += lr d_c / (sqrt(v_c) + tau) for clients that answered; x_c
+    = weighted mean over all clients every sync_every rounds, weighing each by the last weight it
+    answered with.
+    """
     x, v = np.stack([START] * NUM_CLIENTS), np.full((NUM_CLIENTS, 2, 3), TAU**2)
     known = np.ones(NUM_CLIENTS)
     for at, (updates, weights) in enumerate(zip(UPDATES, WEIGHTS, strict=True), start=1):
@@ -157,5 +167,9 @@ def test_only_the_ratio_of_weights_counts(factor):
 
 def test_a_client_that_did_not_answer_has_no_influence():
     updates = {"w": jnp.asarray(UPDATES[1], jnp.float32)}
-    without = mean_update({"w": updates["w"][jnp.array([0, 1, 3])]}, jnp.asarray(WEIGHTS[1][[0, 1, 3]], jnp.float32))
-    np.testing.assert_allclose(mean_update(updates, jnp.asarray(WEIGHTS[1], jnp.float32))["w"], without["w"], atol=1e-7)
+    without = mean_update(
+        {"w": updates["w"][jnp.array([0, 1, 3])]}, jnp.asarray(WEIGHTS[1][[0, 1, 3]], jnp.float32)
+    )
+    np.testing.assert_allclose(
+        mean_update(updates, jnp.asarray(WEIGHTS[1], jnp.float32))["w"], without["w"], atol=1e-7
+    )

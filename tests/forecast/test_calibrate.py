@@ -1,4 +1,6 @@
-"""Calibration: quantiles cover their share and never cross, whatever residuals do; a model that lost gives way."""
+"""Calibration: quantiles cover their share and never cross, whatever residuals do; a model that
+lost gives way.
+"""
 
 import numpy as np
 import pytest
@@ -26,7 +28,9 @@ ENOUGH = 365.0
 
 
 def made(num: int, *, spread: float = 1.0, bias: float = 0.0, seed: int = 0):
-    """Loads, a model whose quantiles are too narrow or too wide by `spread`, and repetitions that are worse."""
+    """Loads, a model whose quantiles are too narrow or too wide by `spread`, and repetitions that
+    are worse.
+    """
     rng = np.random.default_rng(seed)
     centre = rng.normal(size=(num, len(LEADS)))
     actual = centre + rng.standard_t(4, size=centre.shape)
@@ -51,7 +55,9 @@ def test_intervals_cover_their_share_however_wrong_the_model_s_own_are(spread):
 
 def test_the_fewer_the_days_the_wider_the_intervals():
     widths = [
-        np.diff(calibrate(fit(*made(500), days=days), *made(9)[1:2], np.zeros(9), MIDDLE)[..., [0, -1]]).mean()
+        np.diff(
+            calibrate(fit(*made(500), days=days), *made(9)[1:2], np.zeros(9), MIDDLE)[..., [0, -1]]
+        ).mean()
         for days in (1, 6, 36, 1_000)
     ]
     assert widths == sorted(widths, reverse=True)
@@ -61,12 +67,18 @@ def test_the_fewer_the_days_the_wider_the_intervals():
 def test_quantiles_never_cross_in_ten_thousand_generated_cases():
     rng = np.random.default_rng(0)
     for _ in range(100):
-        actual, forecasts, repeats = (10 ** rng.uniform(-3, 3) * part for part in made(30, spread=rng.uniform(0, 9)))
-        forecasts = np.sort(forecasts + rng.normal(0, 10 ** rng.uniform(-3, 1), forecasts.shape), axis=-1)
+        actual, forecasts, repeats = (
+            10 ** rng.uniform(-3, 3) * part for part in made(30, spread=rng.uniform(0, 9))
+        )
+        forecasts = np.sort(
+            forecasts + rng.normal(0, 10 ** rng.uniform(-3, 1), forecasts.shape), axis=-1
+        )
         repeats[..., 1:][rng.random(repeats[..., 1:].shape) < 0.2] = np.nan
         actual[rng.random(actual.shape) < 0.2] = np.nan
         calibration = fit(actual, forecasts, repeats, days=rng.uniform(0, 50))
-        fresh = np.sort(rng.normal(0, 10 ** rng.uniform(-3, 3), (34, len(LEADS), len(QUANTILES))), axis=-1)
+        fresh = np.sort(
+            rng.normal(0, 10 ** rng.uniform(-3, 3), (34, len(LEADS), len(QUANTILES))), axis=-1
+        )
         calibration = follow(
             calibration,
             Record(np.arange(30), repeats[:, 0, 0], actual, forecasts),
@@ -122,7 +134,15 @@ def test_other_leads_take_the_calibration_of_the_nearest_by_ratio():
 class Watched:
     """A model of one lead and hourly loads, whose residuals grow or shrink from one day on."""
 
-    def __init__(self, change: float, *, days: int = 90, change_day: int = 40, zeros: float = 0.0, seed: int = 0):
+    def __init__(
+        self,
+        change: float,
+        *,
+        days: int = 90,
+        change_day: int = 40,
+        zeros: float = 0.0,
+        seed: int = 0,
+    ):
         rng = np.random.default_rng(seed)
         num = days * DAY
         self.times = np.arange(num) + 7  # not at midnight
@@ -143,13 +163,17 @@ class Watched:
         """Fitted on the days before the change."""
         old = self.times < self.change_day * DAY
         repeats = np.tile(self.loads[old, None, None], 3)
-        return fit_calibration(self.actual[old, None], self.forecasts[old], repeats, (1,), QUANTILES, self.change_day)
+        return fit_calibration(
+            self.actual[old, None], self.forecasts[old], repeats, (1,), QUANTILES, self.change_day
+        )
 
     def published(self, since_day: int) -> tuple[np.ndarray, np.ndarray]:
         """Loads and quantiles of every window from some day on."""
         new = self.times >= since_day * DAY
         calibration = follow(self.start(), self.record, self.times[new], DAY, QUANTILES)
-        return self.actual[new, None], calibrate(calibration, self.forecasts[new], self.loads[new], MIDDLE)
+        return self.actual[new, None], calibrate(
+            calibration, self.forecasts[new], self.loads[new], MIDDLE
+        )
 
 
 @pytest.mark.parametrize("change", [1.0, 0.3, 3.0])
@@ -158,7 +182,9 @@ def test_intervals_hold_over_the_weeks_after_a_change_that_nobody_foresaw(change
     actual, published = watched.published(since_day=41)
     assert coverage(actual, published, QUANTILES, 80) == pytest.approx(0.8, abs=0.03)
     assert coverage(actual, published, QUANTILES, 90) == pytest.approx(0.9, abs=0.03)
-    fixed = calibrate(watched.start(), watched.forecasts, watched.loads, MIDDLE)[watched.times >= 41 * DAY]
+    fixed = calibrate(watched.start(), watched.forecasts, watched.loads, MIDDLE)[
+        watched.times >= 41 * DAY
+    ]
     if change != 1.0:
         assert abs(coverage(actual, fixed, QUANTILES, 80) - 0.8) > 0.1
 
@@ -185,7 +211,8 @@ def test_nothing_after_an_origin_matters_and_nothing_older_than_the_followed_day
     is_seen = (other.times < origin - 1) & ~is_old
     other.actual[is_seen] = 50.0
     assert (
-        follow(start, other.record, np.array([origin]), DAY, QUANTILES).factors[..., -1] > 2 * one.factors[..., -1]
+        follow(start, other.record, np.array([origin]), DAY, QUANTILES).factors[..., -1]
+        > 2 * one.factors[..., -1]
     ).all()
 
 
@@ -205,22 +232,35 @@ def test_few_days_of_readings_leave_trust_as_the_validation_part_had_it():
     watched = Watched(1.0)
     watched.forecasts += 30.0  # the model is far off
     trusting = watched.start()._replace(trust=np.ones(1))
-    after = [follow(trusting, watched.record, watched.times[:1] + days * DAY, DAY, QUANTILES).trust for days in (2, 4)]
+    after = [
+        follow(trusting, watched.record, watched.times[:1] + days * DAY, DAY, QUANTILES).trust
+        for days in (2, 4)
+    ]
     assert [float(trust[0, 0]) for trust in after] == [1.0, 0.0]
 
 
 def test_trust_comes_back_when_the_model_is_good_again():
     watched = Watched(1.0)
-    watched.forecasts[(watched.times >= 40 * DAY) & (watched.times < 47 * DAY)] += 30.0  # a week of holidays
+    watched.forecasts[(watched.times >= 40 * DAY) & (watched.times < 47 * DAY)] += (
+        30.0  # a week of holidays
+    )
     days = np.array([39, 45, 60]) * DAY
-    assert follow(watched.start(), watched.record, days, DAY, QUANTILES).trust[:, 0].tolist() == [1.0, 0.0, 1.0]
+    assert follow(watched.start(), watched.record, days, DAY, QUANTILES).trust[:, 0].tolist() == [
+        1.0,
+        0.0,
+        1.0,
+    ]
 
 
 def test_a_model_that_is_not_finite_is_not_followed():
     watched = Watched(1.0, days=50)
     watched.forecasts[::2] = np.nan
     found = follow(
-        watched.start()._replace(factors=np.ones((1, 7))), watched.record, watched.times[-1:], DAY, QUANTILES
+        watched.start()._replace(factors=np.ones((1, 7))),
+        watched.record,
+        watched.times[-1:],
+        DAY,
+        QUANTILES,
     )
     assert np.isfinite(found.factors).all()
     assert found.trust[0, 0] in TRUSTS

@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from utilsforecast import losses
 
-from plfl.forecast.metrics import mae, mase, mase_insample, mean_defined, median_defined, nrmse, rmse
+from plfl.forecast.metrics import (
+    mae,
+    mase,
+    mase_insample,
+    mean_defined,
+    median_defined,
+    nrmse,
+    rmse,
+)
 
 VALUES = st.sampled_from([0.0, 1.0, -2.5, 1e-300, 5e-324, 1e-38, 3e38, 1e308, -1e308])
 
@@ -14,12 +22,18 @@ VALUES = st.sampled_from([0.0, 1.0, -2.5, 1e-300, 5e-324, 1e-38, 3e38, 1e308, -1
 @st.composite
 def series(draw, num):
     """Any series of readings: constant, zero, tiny, huge, in either precision."""
-    values = draw(st.one_of(arrays(np.float64, num, elements=VALUES), VALUES.map(lambda value: np.full(num, value))))
+    values = draw(
+        st.one_of(
+            arrays(np.float64, num, elements=VALUES), VALUES.map(lambda value: np.full(num, value))
+        )
+    )
     dtype = draw(st.sampled_from([np.float32, np.float64]))
     return np.clip(values, np.finfo(dtype).min, np.finfo(dtype).max).astype(dtype)
 
 
-def random_panel(num_clients: int = 5, num_train: int = 60, num_test: int = 20) -> list[dict[str, np.ndarray]]:
+def random_panel(
+    num_clients: int = 5, num_train: int = 60, num_test: int = 20
+) -> list[dict[str, np.ndarray]]:
     rng = np.random.default_rng(0)
     return [
         {"train": rng.gamma(2, scale, num_train)}
@@ -30,7 +44,13 @@ def random_panel(num_clients: int = 5, num_train: int = 60, num_test: int = 20) 
 
 def as_frame(clients: list[dict[str, np.ndarray]], *columns: str) -> pd.DataFrame:
     frames = [
-        pd.DataFrame({"unique_id": i, "ds": np.arange(len(client[columns[0]])), **{c: client[c] for c in columns}})
+        pd.DataFrame(
+            {
+                "unique_id": i,
+                "ds": np.arange(len(client[columns[0]])),
+                **{c: client[c] for c in columns},
+            }
+        )
         for i, client in enumerate(clients)
     ]
     return pd.concat(frames, ignore_index=True).rename(columns={columns[0]: "y"})
@@ -38,10 +58,14 @@ def as_frame(clients: list[dict[str, np.ndarray]], *columns: str) -> pd.DataFram
 
 def test_the_metrics_are_what_five_lines_of_numpy_say():
     client = random_panel()[2]
-    actual, forecast, persistence, train = (client[c] for c in ("actual", "forecast", "persistence", "train"))
+    actual, forecast, persistence, train = (
+        client[c] for c in ("actual", "forecast", "persistence", "train")
+    )
     error = np.mean(np.abs(forecast - actual))
     assert mae(actual, forecast) == pytest.approx(error)
-    assert mase(actual, forecast, persistence) == pytest.approx(error / np.mean(np.abs(persistence - actual)))
+    assert mase(actual, forecast, persistence) == pytest.approx(
+        error / np.mean(np.abs(persistence - actual))
+    )
     step = np.mean([abs(train[t] - train[t - 24]) for t in range(24, len(train))])
     assert mase_insample(actual, forecast, train, 24) == pytest.approx(error / step)
 
@@ -59,7 +83,10 @@ def test_the_insample_mase_is_the_mase_of_utilsforecast(season):
     clients = random_panel()
     frame, train = as_frame(clients, "actual", "forecast"), as_frame(clients, "train")
     expected = losses.mase(frame, ["forecast"], season, train)["forecast"].to_numpy()
-    ours = [mase_insample(client["actual"], client["forecast"], client["train"], season) for client in clients]
+    ours = [
+        mase_insample(client["actual"], client["forecast"], client["train"], season)
+        for client in clients
+    ]
     np.testing.assert_allclose(ours, expected, rtol=1e-10)
 
 
@@ -95,15 +122,26 @@ def test_the_insample_mase_is_undefined_where_the_training_part_is_not_longer_th
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 def test_a_forecast_that_is_not_finite_has_no_score(broken):
     actual, forecast, train = np.array([1.0, 2.0]), np.array([1.0, broken]), np.arange(5.0)
-    scores = [mae(actual, forecast), mase(actual, forecast, actual + 1), mase_insample(actual, forecast, train, 1)]
+    scores = [
+        mae(actual, forecast),
+        mase(actual, forecast, actual + 1),
+        mase_insample(actual, forecast, train, 1),
+    ]
     assert scores == [None, None, None]
 
 
 @settings(deadline=None)
-@given(st.integers(1, 5).flatmap(lambda num: st.tuples(series(num), series(num), series(num))), series(4))
+@given(
+    st.integers(1, 5).flatmap(lambda num: st.tuples(series(num), series(num), series(num))),
+    series(4),
+)
 def test_a_score_is_a_finite_number_or_none(three, train):
     actual, forecast, persistence = three
-    scores = [mae(actual, forecast), mase(actual, forecast, persistence), mase_insample(actual, forecast, train, 1)]
+    scores = [
+        mae(actual, forecast),
+        mase(actual, forecast, persistence),
+        mase_insample(actual, forecast, train, 1),
+    ]
     scores.append(mean_defined(scores))
     assert all(score is None or (type(score) is float and 0 <= score < np.inf) for score in scores)
 
@@ -126,7 +164,9 @@ def test_mae_and_rmse_are_those_of_utilsforecast_and_nrmse_is_relative_to_the_me
     frame = as_frame(clients, "actual", "forecast")
     for ours, theirs in ((mae, losses.mae), (rmse, losses.rmse)):
         expected = theirs(frame, ["forecast"])["forecast"].to_numpy()
-        np.testing.assert_allclose([ours(c["actual"], c["forecast"]) for c in clients], expected, rtol=1e-10)
+        np.testing.assert_allclose(
+            [ours(c["actual"], c["forecast"]) for c in clients], expected, rtol=1e-10
+        )
     for client in clients:
         expected = rmse(client["actual"], client["forecast"]) / np.abs(client["actual"]).mean()
         assert nrmse(client["actual"], client["forecast"]) == pytest.approx(expected)

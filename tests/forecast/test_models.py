@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.errors import BadInput
-from plfl.forecast.lstm import lstm, lstm_reference
+from plfl.forecast.layers.lstm import lstm, lstm_reference
 from plfl.forecast.models import lstm_mlp, make_loss, make_model, masked, pinball, squared_error
 from plfl.forecast.windows import make_task
 
@@ -23,7 +23,9 @@ def params():
 
 
 def random_arguments(time, features, hidden, batch, seed=0):
-    """Weights, bias, inputs and a weight for each hidden state, so that each has a gradient of its own."""
+    """Weights, bias, inputs and a weight for each hidden state, so that each has a gradient of its
+    own.
+    """
     rng = np.random.default_rng(seed)
     shapes = [
         (4 * hidden, features),
@@ -59,9 +61,13 @@ def to_onnx(params, lookback, hidden):
         numpy_helper.from_array(np.array([-1, lookback * hidden]), "flat"),
     ]
     nodes = [
-        helper.make_node("Transpose", ["x"], ["steps"], perm=[1, 0, 2]),  # (lookback, batch, features)
+        helper.make_node(
+            "Transpose", ["x"], ["steps"], perm=[1, 0, 2]
+        ),  # (lookback, batch, features)
         helper.make_node("LSTM", ["steps", "W", "R", "B"], ["states"], hidden_size=hidden),
-        helper.make_node("Transpose", ["states"], ["ordered"], perm=[2, 0, 1, 3]),  # (batch, lookback, 1, hidden)
+        helper.make_node(
+            "Transpose", ["states"], ["ordered"], perm=[2, 0, 1, 3]
+        ),  # (batch, lookback, 1, hidden)
         helper.make_node("Reshape", ["ordered", "flat"], ["mlp"]),
     ]
     for name in (name for name in params if name.startswith("mlp.")):
@@ -82,7 +88,9 @@ def to_onnx(params, lookback, hidden):
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.checker.check_model(model)
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
 
 
 def test_the_papers_forecaster_has_60276_parameters_3500_in_the_lstm(params):
@@ -109,7 +117,8 @@ def test_names_and_shapes_are_those_of_a_pytorch_state_dict(params):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "fan_in"), [("lstm.weight", 25), ("lstm.bias", 25), ("mlp.0.", 300), ("mlp.2.", 150), ("mlp.4.", 75)]
+    ("prefix", "fan_in"),
+    [("lstm.weight", 25), ("lstm.bias", 25), ("mlp.0.", 300), ("mlp.2.", 150), ("mlp.4.", 75)],
 )
 def test_weights_begin_uniform_within_pytorchs_bounds(params, prefix, fan_in):
     values = np.concatenate([np.ravel(params[name]) for name in params if name.startswith(prefix)])
@@ -146,7 +155,9 @@ def test_the_fast_lstm_equals_the_reference_with_all_gradients(monkeypatch, has_
         monkeypatch.setattr("plfl.native.dispatch.is_available", lambda: False)
     arguments = random_arguments(*shape)
     pair = (lstm, lstm_reference)
-    fast, reference = (jax.jit(lambda *a, f=f: states_and_gradients(f, *a))(*arguments) for f in pair)
+    fast, reference = (
+        jax.jit(lambda *a, f=f: states_and_gradients(f, *a))(*arguments) for f in pair
+    )
     for ours, theirs in zip(fast, reference, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
@@ -163,7 +174,8 @@ def test_the_fast_lstm_over_many_clients_equals_the_reference_of_each(shape):
 
 
 def test_golden_lstm_of_one_unit():
-    # Weights 0, bias i = f = o = 0 and g = 1: every gate is 1/2, so c = tanh(1) / 2, then 3/4 tanh(1); h = tanh(c) / 2.
+    # Weights 0, bias i = f = o = 0 and g = 1: every gate is 1/2, so c = tanh(1) / 2, then 3/4
+    # tanh(1); h = tanh(c) / 2.
     bias = jnp.array([0.0, 0.0, 1.0, 0.0])
     states = lstm(jnp.zeros((4, 1)), jnp.zeros((4, 1)), bias, jnp.ones((2, 1, 1)))
     expected = np.tanh(np.tanh(1) * np.array([0.5, 0.75])) / 2
@@ -184,18 +196,23 @@ def test_the_forecaster_equals_onnx_runtimes_operators(is_reference):
     model = lstm_mlp(8, 12, is_reference=is_reference)
     rng = np.random.default_rng(0)
     params = {
-        name: np.asarray(value) + rng.normal(0, 0.1, value.shape).astype(np.float32)  # slopes that differ by channel
+        name: np.asarray(value)
+        + rng.normal(0, 0.1, value.shape).astype(np.float32)  # slopes that differ by channel
         for name, value in model.init(jax.random.key(0)).items()
     }
     inputs = rng.normal(size=(7, 12, 8)).astype(np.float32)
     (theirs,) = to_onnx(params, 12, 25).run(None, {"x": inputs})
-    np.testing.assert_allclose(jax.jit(model.apply)(params, inputs), theirs[:, 0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        jax.jit(model.apply)(params, inputs), theirs[:, 0], rtol=1e-5, atol=1e-5
+    )
 
 
 def test_the_forecast_of_a_window_does_not_depend_on_its_batch(params):
     inputs = np.random.default_rng(0).normal(size=(5, 12, 8)).astype(np.float32)
     apply = jax.jit(lstm_mlp(8, 12).apply)
-    np.testing.assert_allclose(apply(params, inputs)[3:4], apply(params, inputs[3:4]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        apply(params, inputs)[3:4], apply(params, inputs[3:4]), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_the_loss_is_the_mean_squared_error():
@@ -203,7 +220,8 @@ def test_the_loss_is_the_mean_squared_error():
 
 
 def test_in_the_pinball_loss_the_median_counts_once_for_each_quantile():
-    # Errors 1 and -1 cost 0.1, 0.5, 0.9 and 0.9, 0.5, 0.1; with weights 1, 3, 1 the mean is 2.5 / 5, twice.
+    # Errors 1 and -1 cost 0.1, 0.5, 0.9 and 0.9, 0.5, 0.1; with weights 1, 3, 1 the mean is 2.5 /
+    # 5, twice.
     loss = pinball([0.1, 0.5, 0.9])
     assert float(loss(jnp.zeros((2, 3)), jnp.array([1.0, -1.0]))) == pytest.approx(1)
     # Only the lowest quantile is off, by 1 from above: 0.9 / 5, twice.
@@ -222,7 +240,9 @@ def test_unknown_targets_do_not_count_in_the_loss_nor_in_its_gradient(loss):
 
 def test_the_quantile_loss_is_refused_for_a_model_of_one_number():
     config = Config(**{"loss": "quantile"})
-    with pytest.raises(BadInput, match="loss = quantile is for model analog; take the recipe forecast"):
+    with pytest.raises(
+        BadInput, match="loss = quantile is for model analog; take the recipe forecast"
+    ):
         make_loss(config.loss, make_task(generate(1, days=10), config).view)
 
 

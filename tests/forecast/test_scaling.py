@@ -35,7 +35,8 @@ def test_the_training_part_has_mean_zero_and_unit_variance_once_scaled():
 
 
 def test_unknown_values_do_not_count():
-    # Of 1, 3 and an unknown one: mean 2, standard deviation 1. Of -4, an unknown one and 8: mean 2, deviation 6.
+    # Of 1, 3 and an unknown one: mean 2, standard deviation 1. Of -4, an unknown one and 8: mean 2,
+    # deviation 6.
     scaler = fit_scaler(np.array([1, np.nan, 3]), np.array([[-4], [np.nan], [8]]))
     assert (scaler.load_mean, scaler.load_sd) == (2, 1)
     assert (scaler.covariate_mean.tolist(), scaler.covariate_sd.tolist()) == ([2], [6])
@@ -58,13 +59,17 @@ def test_a_covariate_never_known_in_training_is_passed_on_unscaled():
 @settings(deadline=None)
 @given(arrays(np.float32, (4, 2), elements=st.floats(width=32)))
 def test_a_scaler_is_always_finite_and_its_deviations_positive(covariates):
-    scaler = fit_scaler(np.where(np.isfinite(covariates[:, 0]), covariates[:, 0], np.nan), covariates)
+    scaler = fit_scaler(
+        np.where(np.isfinite(covariates[:, 0]), covariates[:, 0], np.nan), covariates
+    )
     assert np.isfinite([scaler.load_mean, *scaler.covariate_mean]).all()
     assert all(0 < sd < np.inf for sd in (scaler.load_sd, *scaler.covariate_sd))
 
 
 def test_a_stored_scaler_is_exactly_the_one_that_was_used():
-    scaler = fit_scaler(np.random.default_rng(0).gamma(2, 50, 99), np.random.default_rng(1).normal(size=(99, 2)))
+    scaler = fit_scaler(
+        np.random.default_rng(0).gamma(2, 50, 99), np.random.default_rng(1).normal(size=(99, 2))
+    )
     stored = scaler.as_arrays()
     assert all(array.dtype == np.float32 for array in stored.values())
     assert float(stored["scaler.load_mean"]) == scaler.load_mean
@@ -78,7 +83,9 @@ def test_the_calendar_is_a_share_of_the_day_and_of_the_week(steps_per_day):
 
 
 def test_areas_are_scaled_by_public_constants():
-    np.testing.assert_allclose(scale_statics(np.array([[1, 100, 100_000]])), [[0, 0.4, 1]], rtol=1e-6)
+    np.testing.assert_allclose(
+        scale_statics(np.array([[1, 100, 100_000]])), [[0, 0.4, 1]], rtol=1e-6
+    )
 
 
 def test_an_unknown_or_impossible_area_counts_as_one_square_metre():
@@ -114,7 +121,8 @@ def test_a_robust_scale_of_a_load_that_mostly_stands_still_does_not_follow_a_gli
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("share", [0, 0.95])
 def test_without_outliers_a_robust_scale_is_exactly_that_of_all_readings(seed, share):
-    # by definition: the distance of the 10th and the 90th percentile, but at least half of the standard deviation
+    # by definition: the distance of the 10th and the 90th percentile, but at least half of the
+    # standard deviation
     rng = np.random.default_rng(seed)
     load = np.where(rng.random(2000) < share, 0, rng.gamma(2, 1.3, 2000)).astype(np.float32)
     low, high = np.percentile(load.astype(np.float64), (10, 90))

@@ -34,7 +34,9 @@ def test_two_thirds_of_a_batch_are_leads_within_an_hour(task):
 
 def test_short_leads_are_drawn_evenly(task):
     _, leads = task.view.pick(task.client(0), jax.random.key(0), 4000, 6)
-    np.testing.assert_allclose(np.bincount(np.ravel(leads[:, :4]), minlength=5)[1:] / 16000, 0.25, atol=0.02)
+    np.testing.assert_allclose(
+        np.bincount(np.ravel(leads[:, :4]), minlength=5)[1:] / 16000, 0.25, atol=0.02
+    )
 
 
 def test_long_leads_are_drawn_evenly_by_their_logarithm(task):
@@ -57,20 +59,24 @@ def test_targets_are_changes_and_unknown_after_the_training_part(task):
 
 def test_a_model_of_one_lead_refuses_a_range_of_leads():
     with pytest.raises(
-        BadInput, match=r"horizon = 'up to 24h': the model lstm_mlp forecasts one lead; write horizon=1h"
+        BadInput,
+        match=r"horizon = 'up to 24h': the model lstm_mlp forecasts one lead; write horizon=1h",
     ):
         make_view(generate(1, days=1), Config(**{"horizon": "up to 24h"}))
 
 
 def test_an_unknown_future_covariate_is_refused_with_the_known_ones():
     with pytest.raises(
-        BadInput, match="future = 'rain': the data has no such covariate; it has temperature, wind_speed"
+        BadInput,
+        match="future = 'rain': the data has no such covariate; it has temperature, wind_speed",
     ):
         make_view(generate(1, days=1), forecast(future=["rain"]))
 
 
 def test_unknown_holidays_are_refused_when_the_data_is_read():
-    with pytest.raises(BadInput, match=r"holidays = 'ZZ': .*; write a country such as US or US-CA, auto or none"):
+    with pytest.raises(
+        BadInput, match=r"holidays = 'ZZ': .*; write a country such as US or US-CA, auto or none"
+    ):
         make_task(generate(1, days=12), analog_config(holidays="ZZ"))
 
 
@@ -79,7 +85,11 @@ def test_yesterday_is_a_day_before_at_every_interval(seconds):
     panel = panel_of(seconds)
     view = make_view(panel, analog_config(lookback="15min"))
     assert view.layout.day * seconds == 86_400
-    assert (view.horizon * seconds, view.last * seconds, view.num_short * seconds) == (3600, 86_400, 3600)
+    assert (view.horizon * seconds, view.last * seconds, view.num_short * seconds) == (
+        3600,
+        86_400,
+        3600,
+    )
     assert {lead * seconds / 60 for lead in view.leads} >= {15, 60, 1440}
     assert view.layout.around_week[-1] * seconds == 30 * 60
 
@@ -87,7 +97,14 @@ def test_yesterday_is_a_day_before_at_every_interval(seconds):
 def panel_of(seconds: int, num_times: int = 10) -> Panel:
     nothing = np.zeros((1, num_times, 0), np.float32), (), np.zeros((1, 0), np.float32), ()
     load = np.arange(num_times, dtype=np.float32)[None]
-    return Panel(("a",), np.datetime64("2018-01-01T00:00"), np.timedelta64(seconds, "s"), load, *nothing, ("UTC",))
+    return Panel(
+        ("a",),
+        np.datetime64("2018-01-01T00:00"),
+        np.timedelta64(seconds, "s"),
+        load,
+        *nothing,
+        ("UTC",),
+    )
 
 
 @pytest.mark.parametrize("others", [("b002",), ("b003", "b004")])
@@ -95,8 +112,15 @@ def test_a_clients_draws_are_its_own_whoever_else_is_there(others):
     panel = uneven_panel(4, days=30)
     pairs = []
     for ids in (("b001",), ("b001", *others)):
-        stacked = stack_clients([make_task(panel.take([panel.ids.index(each) for each in ids]), analog_config())])
-        own = ClientData(*(array if name == "calendar" else array[0] for name, array in stacked._asdict().items()))
+        stacked = stack_clients(
+            [make_task(panel.take([panel.ids.index(each) for each in ids]), analog_config())]
+        )
+        own = ClientData(
+            *(
+                array if name == "calendar" else array[0]
+                for name, array in stacked._asdict().items()
+            )
+        )
         key = batches_key(client_keys(7, ids)[0], 3)
         pairs.append(make_view(panel, analog_config()).pick(own, key, 20, 6))
     assert_trees_equal(*pairs)

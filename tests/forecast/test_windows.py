@@ -34,7 +34,12 @@ def make_panel(*loads, minutes: int = 15) -> Panel:
         ids=tuple(f"c{i}" for i in range(num)),
         start=np.datetime64("2018-01-01T00:00", "s"),
         interval=np.timedelta64(minutes, "m"),
-        load=np.stack([np.pad(np.asarray(x, np.float32), (0, num_times - len(x)), constant_values=NAN) for x in loads]),
+        load=np.stack(
+            [
+                np.pad(np.asarray(x, np.float32), (0, num_times - len(x)), constant_values=NAN)
+                for x in loads
+            ]
+        ),
         covariates=rng.normal(10, 3, (num, num_times, 2)).astype(np.float32),
         covariate_names=("temperature", "wind_speed"),
         statics=rng.uniform(100, 1e5, (num, 3)).astype(np.float32),
@@ -63,28 +68,48 @@ def cut(draw):
     assume(np.isfinite(load).any())
     lookback, horizon, max_gap = (draw(st.integers(1, 4)) for _ in range(3))
     filled, observed = fill_short_gaps(load, max_gap), np.isfinite(load)
-    bounds = split_bounds(observed, small_config(history_days=draw(st.sampled_from([None, 1, 3]))), steps_per_day=6)
-    return load, lookback, horizon, max_gap, bounds, find_origins(filled, observed, bounds, lookback, horizon)
+    bounds = split_bounds(
+        observed, small_config(history_days=draw(st.sampled_from([None, 1, 3]))), steps_per_day=6
+    )
+    return (
+        load,
+        lookback,
+        horizon,
+        max_gap,
+        bounds,
+        find_origins(filled, observed, bounds, lookback, horizon),
+    )
 
 
 def test_golden_windows_of_twenty_readings():
     # Lookback 3, horizon 2, split 0.5 / 0.25 / 0.25: the parts are [0, 10), [10, 15) and [15, 20).
-    # The first origin with 3 inputs is 2; the target, 2 later, is the last of its part at origins 7, 12 and 17.
+    # The first origin with 3 inputs is 2; the target, 2 later, is the last of its part at origins
+    # 7, 12 and 17.
     task = make_task(make_panel(np.arange(20)), small_config())
     assert task.bounds.tolist() == [[0, 10, 15, 20]]
-    assert origins_of(task) == {"train": [2, 3, 4, 5, 6, 7], "validation": [10, 11, 12], "test": [15, 16, 17]}
+    assert origins_of(task) == {
+        "train": [2, 3, 4, 5, 6, 7],
+        "validation": [10, 11, 12],
+        "test": [15, 16, 17],
+    }
 
 
 def test_golden_windows_over_a_short_gap():
-    # Reading 5 is missing and filled: it is no origin (not 5) and no target (not 3), but an input of 6 and 7.
+    # Reading 5 is missing and filled: it is no origin (not 5) and no target (not 3), but an input
+    # of 6 and 7.
     load = np.arange(20.0)
     load[5] = NAN
     task = make_task(make_panel(load), small_config(max_gap=1))
-    assert origins_of(task) == {"train": [2, 4, 6, 7], "validation": [10, 11, 12], "test": [15, 16, 17]}
+    assert origins_of(task) == {
+        "train": [2, 4, 6, 7],
+        "validation": [10, 11, 12],
+        "test": [15, 16, 17],
+    }
 
 
 def test_golden_windows_over_a_long_gap():
-    # Readings 5 and 6 are missing and stay so. Targets of 3 and 4 are gone, origins 5 and 6 too, and 7 needs 5 and 6.
+    # Readings 5 and 6 are missing and stay so. Targets of 3 and 4 are gone, origins 5 and 6 too,
+    # and 7 needs 5 and 6.
     load = np.arange(20.0)
     load[5:7] = NAN
     task = make_task(make_panel(load), small_config(max_gap=1))
@@ -95,12 +120,19 @@ def test_each_client_is_split_within_its_own_span():
     # The second client has readings at 4 .. 23: everything is 4 later than in the golden example.
     task = make_task(make_panel(np.arange(40), [NAN] * 4 + list(range(20))), small_config())
     assert task.bounds.tolist() == [[0, 20, 30, 40], [4, 14, 19, 24]]
-    assert origins_of(task, 1) == {"train": [6, 7, 8, 9, 10, 11], "validation": [14, 15, 16], "test": [19, 20, 21]}
+    assert origins_of(task, 1) == {
+        "train": [6, 7, 8, 9, 10, 11],
+        "validation": [14, 15, 16],
+        "test": [19, 20, 21],
+    }
 
 
 def test_a_client_does_not_depend_on_the_others():
     short, long = np.arange(20) ** 1.5, np.arange(40) ** 0.5
-    alone, together = make_task(make_panel(short), small_config()), make_task(make_panel(short, long), small_config())
+    alone, together = (
+        make_task(make_panel(short), small_config()),
+        make_task(make_panel(short, long), small_config()),
+    )
     assert origins_of(alone) == origins_of(together)
     np.testing.assert_array_equal(alone.series[0, :, 0], together.series[0, :20, 0])
 
@@ -145,7 +177,8 @@ def test_every_window_that_may_exist_does(windows):
         expected = [
             t
             for t in range(max(begin, bounds[0] + lookback - 1), end - horizon)
-            if np.isfinite(load[[t, t + horizon]]).all() and np.isfinite(filled[t - lookback + 1 : t + 1]).all()
+            if np.isfinite(load[[t, t + horizon]]).all()
+            and np.isfinite(filled[t - lookback + 1 : t + 1]).all()
         ]
         assert found[part].tolist() == expected
 
@@ -157,7 +190,9 @@ def test_inputs_come_from_readings_up_to_the_origin_only(windows):
     filled = fill_short_gaps(load, max_gap)
     for t in np.concatenate(list(found.values())):
         known_then = fill_short_gaps(np.where(np.arange(len(load)) <= t, load, NAN), max_gap)
-        np.testing.assert_array_equal(filled[t - lookback + 1 : t + 1], known_then[t - lookback + 1 : t + 1])
+        np.testing.assert_array_equal(
+            filled[t - lookback + 1 : t + 1], known_then[t - lookback + 1 : t + 1]
+        )
 
 
 def test_a_short_gap_is_filled_by_a_straight_line():
@@ -177,7 +212,8 @@ def test_a_series_without_readings_or_without_gaps_stays_as_it_is():
 
 
 def test_history_ends_where_the_test_part_begins_and_80_percent_of_it_is_for_training():
-    # 20 days of 24 readings, test part 10 %: it begins at 432. Five days before that is 312, and 80 % of 120 is 96.
+    # 20 days of 24 readings, test part 10 %: it begins at 432. Five days before that is 312, and 80
+    # % of 120 is 96.
     config = small_config(split=(0.8, 0.1, 0.1), history_days=5)
     assert split_bounds(np.ones(480, bool), config, steps_per_day=24) == (312, 408, 432, 480)
 
@@ -198,7 +234,9 @@ def test_with_history_days_nothing_older_changes_anything(gap):
     older.covariates[:, :312] += 50
     a, b = make_task(panel, config), make_task(older, config)
     assert a.bounds[0].tolist() == [312, 408, 432, 480]
-    assert all((origins[0] - a.lookback + 1 >= 312) for part in PARTS for origins in a.origins[part])
+    assert all(
+        (origins[0] - a.lookback + 1 >= 312) for part in PARTS for origins in a.origins[part]
+    )
     np.testing.assert_array_equal(a.series[:, 312:], b.series[:, 312:])
 
 
@@ -219,7 +257,8 @@ def test_scalers_see_the_training_part_only():
 
 
 def test_filled_readings_do_not_count_in_the_scaler():
-    # Of the training part 0 .. 9 only the 0s and one 12 were read: mean 12 / 9, not that with a 6 between.
+    # Of the training part 0 .. 9 only the 0s and one 12 were read: mean 12 / 9, not that with a 6
+    # between.
     load = np.array([0, 0, 0, NAN, 12, 0, 0, 0, 0, 0, *range(10)])
     assert make_task(make_panel(load), small_config()).scalers[0].load_mean == pytest.approx(12 / 9)
 
@@ -265,9 +304,18 @@ def test_padding_repeats_a_clients_last_origin():
     [
         ([NAN] * 40, "PLF109 too short: it has 0 readings and 0 training windows for batch = 4"),
         (np.arange(6), "PLF109 too short: it has 6 readings and 0 training windows for batch = 4"),
-        (np.arange(14), "3 training windows for batch = 4; 20 readings without gaps (0.2 days) are enough"),
-        (np.r_[np.arange(26), [NAN] * 8, 34], "it has 27 readings and no complete window in its test part"),
-        (np.r_[np.full(20, 2.5), np.arange(20)], "PLF206 constant: its load never changes in the training part"),
+        (
+            np.arange(14),
+            "3 training windows for batch = 4; 20 readings without gaps (0.2 days) are enough",
+        ),
+        (
+            np.r_[np.arange(26), [NAN] * 8, 34],
+            "it has 27 readings and no complete window in its test part",
+        ),
+        (
+            np.r_[np.full(20, 2.5), np.arange(20)],
+            "PLF206 constant: its load never changes in the training part",
+        ),
         ([NAN] * 39 + [1], "it has 1 reading and 0 training windows"),
     ],
 )
@@ -292,7 +340,8 @@ def test_the_length_that_a_refusal_asks_for_is_enough(lookback, horizon, batch, 
 
 
 def test_the_length_that_a_refusal_asks_for_is_not_far_above_what_is_needed():
-    # 16 windows of 12 inputs and a target 4 later need 31 readings in 0.8 of the series; 5 in 0.1 of it need 50.
+    # 16 windows of 12 inputs and a target 4 later need 31 readings in 0.8 of the series; 5 in 0.1
+    # of it need 50.
     config = Config(lookback=12, horizon=4, batch=16)
     lengths = [n for n in range(20, 70) if not find_refusals(make_panel(np.arange(n)), config)]
     detail = find_refusals(make_panel(np.arange(20)), config)[0].detail
@@ -303,38 +352,63 @@ def test_the_length_that_a_refusal_asks_for_is_not_far_above_what_is_needed():
 @pytest.mark.parametrize("duration", ["lookback", "horizon"])
 @pytest.mark.parametrize("num", [39, 40, 41, 1000])
 def test_windows_longer_than_the_data_are_refused(duration, num):
-    with pytest.raises(BadInput, match=r"PLF109 too short: client c0: it has 40 readings and 0 training windows"):
+    with pytest.raises(
+        BadInput, match=r"PLF109 too short: client c0: it has 40 readings and 0 training windows"
+    ):
         make_task(make_panel(np.arange(40)), small_config(**{duration: num}))
 
 
 def test_no_client_left_is_refused_with_the_first_reason():
-    with pytest.raises(BadInput, match=r"no client can take part \(2 refused\); PLF109 too short: client c0: it has 0"):
+    with pytest.raises(
+        BadInput,
+        match=r"no client can take part \(2 refused\); PLF109 too short: client c0: it has 0",
+    ):
         make_task(make_panel([NAN] * 40, np.arange(5)), small_config())
 
 
 def test_the_doctors_findings_travel_with_the_task_and_the_first_refusal_of_a_client_counts():
     place = Place(client="c9")
-    before = (Finding("PLF202", 1, place, "one"), Finding("PLF105", 1, place, "two"), Finding("PLF206", 1, place, "x"))
+    before = (
+        Finding("PLF202", 1, place, "one"),
+        Finding("PLF105", 1, place, "two"),
+        Finding("PLF206", 1, place, "x"),
+    )
     task = make_task(make_panel(np.arange(40), np.arange(3)), small_config(), before)
     assert task.findings[:3] == before
-    assert {client: finding.code for client, finding in task.refused.items()} == {"c9": "PLF202", "c1": "PLF109"}
+    assert {client: finding.code for client, finding in task.refused.items()} == {
+        "c9": "PLF202",
+        "c1": "PLF109",
+    }
 
 
 @pytest.mark.parametrize(("minutes", "lookback", "horizon"), [(15, 12, 4), (30, 6, 2), (60, 3, 1)])
 def test_durations_mean_the_same_time_at_any_interval(minutes, lookback, horizon):
-    task = make_task(make_panel(np.arange(400), minutes=minutes), Config(**{"lookback": "3h", "horizon": "1h"}))
+    task = make_task(
+        make_panel(np.arange(400), minutes=minutes), Config(**{"lookback": "3h", "horizon": "1h"})
+    )
     assert (task.lookback, task.horizon) == (lookback, horizon)
 
 
 @pytest.mark.parametrize(
     ("duration", "minutes", "count"),
-    [("45min", 15, 3), ("1d", 15, 96), ("1d", 60, 24), ("0.5h", 30, 1), ("1.5d", 30, 72), ("7", 60, 7)],
+    [
+        ("45min", 15, 3),
+        ("1d", 15, 96),
+        ("1d", 60, 24),
+        ("0.5h", 30, 1),
+        ("1.5d", 30, 72),
+        ("7", 60, 7),
+    ],
 )
 def test_a_duration_is_counted_in_intervals(duration, minutes, count):
     assert count_intervals(duration, np.timedelta64(minutes, "m"), "horizon") == count
 
 
-@pytest.mark.parametrize(("duration", "minutes"), [("20min", 15), ("15min", 30), ("0.1h", 15), ("1.5h", 60)])
+@pytest.mark.parametrize(
+    ("duration", "minutes"), [("20min", 15), ("15min", 30), ("0.1h", 15), ("1.5h", 60)]
+)
 def test_a_duration_that_is_no_multiple_of_the_interval_is_refused(duration, minutes):
-    with pytest.raises(BadInput, match=rf"horizon {duration} is not a multiple of .* \({minutes}min\)"):
+    with pytest.raises(
+        BadInput, match=rf"horizon {duration} is not a multiple of .* \({minutes}min\)"
+    ):
         count_intervals(duration, np.timedelta64(minutes, "m"), "horizon")

@@ -21,7 +21,14 @@ PAPER = {
     "server": ["fed_avg", "fed_adagrad", "fed_adam", "fed_yogi", "fed_avg_adaptive"],
 }
 SHARED = {"none": 60276, "mlp": 3500, "all": 0}
-EFFECTS = {"none": 0.06, "mlp": 0.0, "all": 0.12, "prox": 0.5, "adam_ams": 0.01, "fed_avg_adaptive": 0.3}
+EFFECTS = {
+    "none": 0.06,
+    "mlp": 0.0,
+    "all": 0.12,
+    "prox": 0.5,
+    "adam_ams": 0.01,
+    "fed_avg_adaptive": 0.3,
+}
 
 
 def make_points(grid):
@@ -46,7 +53,9 @@ def make_clients(scores, ids, loads):
             "nrmse": None if score is None else score / 15,
             "baseline_mase": {"persistence": 1.0, "yesterday": 1.7, "last_week": None},
             "num_windows": 28017,
-            "note": "mase is undefined: over the test part the load never changes" if score is None else "",
+            "note": "mase is undefined: over the test part the load never changes"
+            if score is None
+            else "",
             "zone": "America/Los_Angeles",
             "load_mean": load,
             "load_sd": load / 2,
@@ -59,7 +68,11 @@ def make_study_run(source, seed, point, clients, final):
     scores = [client["mase"] for client in clients if client["mase"] is not None]
     shared = SHARED.get(point.get("personal", "mlp"), 3500)
     curve = [
-        {"round": r, "loss": 0.5 / r, "validation_mase": None if final is None else final + 1.2 * np.exp(-r / 8)}
+        {
+            "round": r,
+            "loss": 0.5 / r,
+            "validation_mase": None if final is None else final + 1.2 * np.exp(-r / 8),
+        }
         for r in range(5, 41, 5)
     ]
     return {
@@ -90,17 +103,27 @@ def make_study(
     effects=EFFECTS,
     draw=1,
 ) -> dict[str, Any]:
-    """result.json of a study; `undefined` clients (by number) have no MASE, `effects` shift the MASE of values."""
+    """result.json of a study; `undefined` clients (by number) have no MASE, `effects` shift the
+    MASE of values.
+    """
     rng = np.random.default_rng(draw)
     sources, runs = [], []
     points = make_points(grid)
-    names = {source: ids or [f"{source[-2:]}-9{k:05}" for k in range(num_clients)] for source in data}
+    names = {
+        source: ids or [f"{source[-2:]}-9{k:05}" for k in range(num_clients)] for source in data
+    }
     loads = {source: np.sort(rng.lognormal(2, 1.8, num_clients)).tolist() for source in data}
     own = {source: rng.normal(0.82, 0.09, num_clients) for source in data}
     for source in data:
         values = zip(names[source], loads[source], strict=True)
-        clients = [{"id": c, "zone": "America/Chicago", "load_mean": m, "load_sd": m * 0.6} for c, m in values]
-        scores = {b: dict(zip(names[source], rng.normal(0.95, 0.1, num_clients), strict=True)) for b in baselines}
+        clients = [
+            {"id": c, "zone": "America/Chicago", "load_mean": m, "load_sd": m * 0.6}
+            for c, m in values
+        ]
+        scores = {
+            b: dict(zip(names[source], rng.normal(0.95, 0.1, num_clients), strict=True))
+            for b in baselines
+        }
         for column in scores.values():
             column.update({names[source][k]: None for k in undefined})
         sources.append(
@@ -118,10 +141,15 @@ def make_study(
         shift = sum(effects.get(value, 0.0) for value in point.values() if isinstance(value, str))
         noise = rng.normal(0, 0.02, num_clients) + rng.normal(0, 0.01)
         scores = [
-            None if k in undefined else max(0.1, float(own[source][k] + shift + noise[k])) for k in range(num_clients)
+            None if k in undefined else max(0.1, float(own[source][k] + shift + noise[k]))
+            for k in range(num_clients)
         ]
         final = None if len(undefined) == num_clients else 0.8 + shift + float(noise.mean())
-        runs.append(make_study_run(source, seed, point, make_clients(scores, names[source], loads[source]), final))
+        runs.append(
+            make_study_run(
+                source, seed, point, make_clients(scores, names[source], loads[source]), final
+            )
+        )
     return {
         "study": {
             "name": "paper",
@@ -147,7 +175,10 @@ def with_folds(num_folds, **changes) -> dict[str, Any]:
     for k in range(1, num_folds + 1):
         fold = make_study(**{"draw": 1 + k} | changes)
         for source in fold["sources"]:
-            source["test"] = [f"2018-{1 + 2 * k:02}-15T06:00:00", f"2018-{3 + 2 * k:02}-15T06:00:00"]
+            source["test"] = [
+                f"2018-{1 + 2 * k:02}-15T06:00:00",
+                f"2018-{3 + 2 * k:02}-15T06:00:00",
+            ]
         result["folds"].append({name: fold[name] for name in ("sources", "runs")})
     return result
 
@@ -182,7 +213,12 @@ LEADS = ("15min", "1h", "24h")
 
 def with_leads(one, *, coverage=(0.81, 0.9), share=1.0, repeated=(), by_lead=(0.9, 0.7, 0.6)):
     """The same client of a run with several leads, quantiles and tuning."""
-    choice = {"rounds": 5 if share else 0, "share": share, "shared_error": 0.8, "error": 0.8 if not share else 0.75}
+    choice = {
+        "rounds": 5 if share else 0,
+        "share": share,
+        "shared_error": 0.8,
+        "error": 0.8 if not share else 0.75,
+    }
     return one | {
         "mase_by_lead": dict(zip(LEADS, by_lead, strict=True)),
         "coverage": dict(zip(("80", "90"), coverage, strict=True)),
@@ -195,10 +231,21 @@ def write_lead_run(folder, clients, **changes):
     """A run folder of a model with several leads and an interval that is 0.5 wide on both sides."""
     means = {lead: float(np.mean([c["mase_by_lead"][lead] for c in clients])) for lead in LEADS}
     covered = {p: float(np.mean([c["coverage"][p] for c in clients])) for p in ("80", "90")}
-    write_run(folder, clients, **{"recipe": "forecast", "mase_by_lead": means, "coverage": covered} | changes)
+    write_run(
+        folder,
+        clients,
+        **{"recipe": "forecast", "mase_by_lead": means, "coverage": covered} | changes,
+    )
     table = pq.read_table(folder / "forecasts.parquet")
-    for name, shift in (("plfl-lo-80", -0.4), ("plfl-hi-80", 0.4), ("plfl-lo-90", -0.5), ("plfl-hi-90", 0.5)):
-        table = table.append_column(name, pa.array((table["y"].to_numpy() + shift).astype(np.float32)))
+    for name, shift in (
+        ("plfl-lo-80", -0.4),
+        ("plfl-hi-80", 0.4),
+        ("plfl-lo-90", -0.5),
+        ("plfl-hi-90", 0.5),
+    ):
+        table = table.append_column(
+            name, pa.array((table["y"].to_numpy() + shift).astype(np.float32))
+        )
     pq.write_table(table, folder / "forecasts.parquet")
     return folder
 
@@ -245,7 +292,10 @@ def write_run(folder, clients, *, num_days=8, **changes):
         "unique_id": pa.array(owners.tolist(), pa.string()).dictionary_encode(),
         "ds": pa.array(np.tile(ds, num_owners), pa.timestamp("ms", "UTC")),
         "cutoff": pa.array(np.tile(ds - 4 * QUARTER, num_owners), pa.timestamp("ms", "UTC")),
-        **{name: pa.array(np.tile(y, num_owners), pa.float32()) for name in ("y", "plfl", "persistence")},
+        **{
+            name: pa.array(np.tile(y, num_owners), pa.float32())
+            for name in ("y", "plfl", "persistence")
+        },
     }
     pq.write_table(pa.table(table), folder / "forecasts.parquet")
     return folder

@@ -93,7 +93,9 @@ def test_what_is_not_above_zero_is_not_drawn_on_a_log_axis():
 
 
 def test_many_rows_have_no_names():
-    chart = ratio_rows([Row(f"meter-{k}", [Mark(0.9, "good")]) for k in range(100)], label="clients")
+    chart = ratio_rows(
+        [Row(f"meter-{k}", [Mark(0.9, "good")]) for k in range(100)], label="clients"
+    )
     assert "meter-" not in chart
     assert chart.count("<circle") == 100
 
@@ -128,7 +130,11 @@ def test_numbers_in_words():
         "5.79 MB",
     ]
     assert [count(value) for value in (0.0, 2 / 3, 12.0, None)] == ["0", "0.7", "12", "–"]
-    assert [duration(seconds) for seconds in (1.5, 600, 9000)] == ["1.5 s", "10 minutes", "2.5 hours"]
+    assert [duration(seconds) for seconds in (1.5, 600, 9000)] == [
+        "1.5 s",
+        "10 minutes",
+        "2.5 hours",
+    ]
     assert [ratio(value) for value in (0.99999, 1.0, 1234.5, 1e12, None)] == [
         "0.999990",
         "1.000",

@@ -49,7 +49,9 @@ def test_the_interval_is_repeatable_and_holds_the_mean():
 def test_the_interval_over_clients_is_that_of_the_normal_theory():
     values = RNG.normal(0.1, 0.2, (1, 400))
     half = 1.96 * values.std() / 20
-    assert bootstrap(values) == pytest.approx((values.mean() - half, values.mean() + half), abs=half / 10)
+    assert bootstrap(values) == pytest.approx(
+        (values.mean() - half, values.mean() + half), abs=half / 10
+    )
 
 
 def test_one_seed_draws_clients_only_and_one_client_draws_seeds_only():

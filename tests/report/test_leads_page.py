@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plfl import terminal
+from plfl.cli import terminal
 from plfl.report.charts import Mark, Row, line_chart, share_rows
 from plfl.report.leads import find_scored
 from plfl.report.page import write_report
-from plfl.results import Result
+from plfl.runs.results import Result
 from report.stored import QUARTER, Outline, client, with_leads, write_lead_run, write_run
 
 
@@ -30,7 +30,13 @@ def two_clients(**changes):
 
 def test_a_run_with_one_lead_has_no_words_about_leads_intervals_or_tuning(tmp_path):
     page = write_page(write_run(tmp_path / "run", [client("a", 0.9)]))
-    for words in ("How far ahead", "Do the intervals hold", "of their own tuning", "is repeated", 'class="band"'):
+    for words in (
+        "How far ahead",
+        "Do the intervals hold",
+        "of their own tuning",
+        "is repeated",
+        'class="band"',
+    ):
         assert words not in page
 
 
@@ -62,7 +68,10 @@ def test_the_scored_lead_is_an_hour_or_the_nearest_one(leads, interval, scored):
 def test_the_verdict_says_against_whom_it_wins_and_loses(tmp_path):
     clients = [with_leads(client(f"c{k}", 0.6 + k / 100)) for k in range(12)]
     for k, one in enumerate(clients):
-        one["baseline_mase"] |= {"lightgbm": one["mase"] - 0.1, "local": one["mase"] + (-1) ** k / 10}
+        one["baseline_mase"] |= {
+            "lightgbm": one["mase"] - 0.1,
+            "local": one["mase"] + (-1) ** k / 10,
+        }
     words = Outline(make_page(tmp_path, clients)).words
     assert "It is better than repeating yesterday (12 of 12 clients)." in words
     assert "It is worse than LightGBM (0 of 12 clients)." in words
@@ -74,7 +83,10 @@ def test_the_verdict_says_against_whom_it_wins_and_loses(tmp_path):
 
 def test_a_run_beside_repetitions_alone_says_what_it_was_not_compared_with(tmp_path):
     words = Outline(make_page(tmp_path, two_clients())).words
-    assert "not compared with LightGBM, local training, plain FL and fine-tuned FL; --baselines all does that." in words
+    assert (
+        "not compared with LightGBM, local training, plain FL and fine-tuned FL; --baselines all does that."
+        in words
+    )
 
 
 def test_leads_where_it_loses_are_named(tmp_path):
@@ -94,7 +106,9 @@ def test_a_run_that_wins_at_every_lead_says_so(tmp_path):
 def test_errors_by_lead_name_their_place_in_the_results(tmp_path):
     folder = write_lead_run(tmp_path / "run", two_clients(by_lead=(0.8, 0.7, 0.5)))
     stored = json.loads((folder / "result.json").read_text())
-    named = re.findall(r'data-source="clients\[(\d)\]\.mase_by_lead\.(\w+)">([\d.]+)<', write_page(folder))
+    named = re.findall(
+        r'data-source="clients\[(\d)\]\.mase_by_lead\.(\w+)">([\d.]+)<', write_page(folder)
+    )
     assert len(named) == 6
     for k, lead, text in named:
         assert float(text) == stored["clients"][int(k)]["mase_by_lead"][lead]
@@ -112,9 +126,13 @@ def test_repetitions_by_lead_are_scored_on_the_loads_of_the_file(tmp_path):
     page = write_page(folder)
     for name, back in (("yesterday", 96), ("last week", 672)):
         errors = np.abs(load[back:] - load[:-back]).sum()
-        naive = [np.abs(load[back:] - load[back - lead : len(load) - lead]).sum() for lead in (1, 4, 96)]
+        naive = [
+            np.abs(load[back:] - load[back - lead : len(load) - lead]).sum() for lead in (1, 4, 96)
+        ]
         row = re.search(rf'<tr><th scope="row">{name}</th>((?:<td>[^<]*</td>)+)</tr>', page)[1]
-        assert [float(text) for text in re.findall(r">([\d.]+)<", row)] == pytest.approx(errors / naive, abs=6e-4)
+        assert [float(text) for text in re.findall(r">([\d.]+)<", row)] == pytest.approx(
+            errors / naive, abs=6e-4
+        )
 
 
 def test_a_test_part_shorter_than_a_week_has_no_repetition_of_last_week(tmp_path):
@@ -129,13 +147,20 @@ def test_the_week_shows_the_widest_interval_as_a_band(tmp_path):
 
 
 def test_a_band_has_a_gap_where_the_readings_have_one():
-    chart = line_chart({"forecast": [(0, 1.0), (3, 1.0)]}, {}, label="x", band=[(0, (0, 2)), (1, None), (3, (0, 2))])
+    chart = line_chart(
+        {"forecast": [(0, 1.0), (3, 1.0)]},
+        {},
+        label="x",
+        band=[(0, (0, 2)), (1, None), (3, (0, 2))],
+    )
     assert re.search(r'class="band" d="([^"]*)"', chart)[1].count("Z") == 2
 
 
 def test_an_interval_far_beyond_the_load_does_not_squeeze_the_curves():
     curve = [(0.0, 0.0), (1.0, 1.0)]
-    chart = line_chart({"forecast": curve}, {}, label="x", band=[(0.0, (-900.0, 900.0)), (1.0, (0.0, 1.0))])
+    chart = line_chart(
+        {"forecast": curve}, {}, label="x", band=[(0.0, (-900.0, 900.0)), (1.0, (0.0, 1.0))]
+    )
     assert re.findall(r'class="y"[^>]*>([^<]*)<', chart) == ["-1", "0", "1", "2"]
     area = re.search(r'class="band" d="([^"]*)"', chart)[1]
     assert [float(y) for y in re.findall(r"[ML]\d+ (-?\d+)", area)] == [1000, 667, 333, 0]
@@ -148,12 +173,18 @@ def test_coverage_is_drawn_by_client_the_farthest_off_first(tmp_path):
     assert rows.count("too narrow") == 1
     assert rows.count('class="reference"') == 2
     words = Outline(page).words
-    assert "the 80 % interval covers 75.5 % and the 90 % interval covers 86.0 % of the test loads" in words
+    assert (
+        "the 80 % interval covers 75.5 % and the 90 % interval covers 86.0 % of the test loads"
+        in words
+    )
     assert "They are too narrow by more than 5 points for a." in words
 
 
 def test_coverage_near_its_targets_names_nobody(tmp_path):
-    assert "No client is off by more than 5 points." in Outline(make_page(tmp_path, two_clients())).words
+    assert (
+        "No client is off by more than 5 points."
+        in Outline(make_page(tmp_path, two_clients())).words
+    )
 
 
 def test_an_interval_that_is_not_forecast_is_left_out(tmp_path):
@@ -162,7 +193,10 @@ def test_an_interval_that_is_not_forecast_is_left_out(tmp_path):
     for one in (result, *result["clients"]):
         one["coverage"]["80"] = None
     (folder / "result.json").write_text(json.dumps(result))
-    assert "On average the 90 % interval covers 90.0 % of the test loads" in Outline(write_page(folder)).words
+    assert (
+        "On average the 90 % interval covers 90.0 % of the test loads"
+        in Outline(write_page(folder)).words
+    )
 
 
 def test_shares_are_drawn_in_percent_up_to_a_hundred():
@@ -172,7 +206,10 @@ def test_shares_are_drawn_in_percent_up_to_a_hundred():
 
 
 def test_what_clients_kept_of_their_tuning_is_counted(tmp_path):
-    clients = [with_leads(client(f"c{k}", 0.7), share=share) for k, share in enumerate((0.0, 0.0, 0.5, 1.0))]
+    clients = [
+        with_leads(client(f"c{k}", 0.7), share=share)
+        for k, share in enumerate((0.0, 0.0, 0.5, 1.0))
+    ]
     cells = Outline(make_page(tmp_path, clients)).cells
     row = cells.index("up to 1 hour")
     assert cells[row : row + 6] == ["up to 1 hour", "2", "1", "1", "0.800", "0.775"]
@@ -186,7 +223,10 @@ def test_leads_at_which_an_earlier_load_is_repeated_name_their_clients(tmp_path)
 
 
 def test_models_that_are_published_everywhere_are_said_to_be(tmp_path):
-    assert "published for every client at every lead" in Outline(make_page(tmp_path, two_clients())).words
+    assert (
+        "published for every client at every lead"
+        in Outline(make_page(tmp_path, two_clients())).words
+    )
 
 
 def test_ids_are_escaped_in_every_section(tmp_path):
@@ -219,7 +259,9 @@ def test_the_summary_says_errors_by_lead_coverage_losers_and_what_to_try_next(tm
     assert "MASE by lead: 15min 0.900 · 1h 0.700 · 24h 0.600" in text
     assert "Loads within the intervals: 81.0% in those of 80%, 90.0% in those of 90%" in text
     assert "0 of 2 clients lose to persistence 1h ahead" in text
-    assert text.endswith("Report: runs/r 1/report.html Forecast: plfl forecast 'runs/r 1' --client a")
+    assert text.endswith(
+        "Report: runs/r 1/report.html Forecast: plfl forecast 'runs/r 1' --client a"
+    )
 
 
 def test_many_baselines_have_a_table_of_their_own(tmp_path, capsys):
@@ -228,7 +270,9 @@ def test_many_baselines_have_a_table_of_their_own(tmp_path, capsys):
         one["baseline_mase"] |= {"ridge": 0.9, "lightgbm": 0.6, "fl": None}
     text = summary_of(tmp_path, clients, capsys)
     assert "│ this run │ 0.700 │ │" in text
-    assert "│ ridge │ 0.900 │ 2 of 2 │ │ LightGBM │ 0.600 │ 0 of 2 │ │ plain FL │ – │ 0 of 0 │" in text
+    assert (
+        "│ ridge │ 0.900 │ 2 of 2 │ │ LightGBM │ 0.600 │ 0 of 2 │ │ plain FL │ – │ 0 of 0 │" in text
+    )
 
 
 def test_the_summary_of_a_run_with_one_lead_has_no_words_about_leads(tmp_path, capsys):

@@ -35,13 +35,24 @@ def test_the_page_is_well_formed_and_says_its_language(folder):
 def test_the_page_needs_no_network(folder):
     page = write_page(folder)
     assert not re.search(r"https?://|@import|url\(", page)
-    assert not any({"src", "srcset"} & attrs.keys() or tag == "link" for tag, attrs in Outline(page).tags)
+    assert not any(
+        {"src", "srcset"} & attrs.keys() or tag == "link" for tag, attrs in Outline(page).tags
+    )
 
 
 def test_every_chart_has_a_label(folder):
-    charts = [attrs for tag, attrs in Outline(write_page(folder)).tags if tag == "svg" and "viewbox" not in attrs]
-    assert len(charts) == 8  # two learning curves, clients, hours, and a week and hours for each of two clients
-    assert all(attrs["role"] == "img" and attrs["aria-label"] and attrs["tabindex"] == "0" for attrs in charts)
+    charts = [
+        attrs
+        for tag, attrs in Outline(write_page(folder)).tags
+        if tag == "svg" and "viewbox" not in attrs
+    ]
+    assert (
+        len(charts) == 8
+    )  # two learning curves, clients, hours, and a week and hours for each of two clients
+    assert all(
+        attrs["role"] == "img" and attrs["aria-label"] and attrs["tabindex"] == "0"
+        for attrs in charts
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +85,9 @@ def test_a_baseline_is_compared_over_the_clients_that_have_both_errors(tmp_path)
 
 def test_an_undefined_mase_is_a_dash_with_its_note(tmp_path):
     page = write_page(
-        write_run(tmp_path / "run", [client("flat", None, yesterday=None, note="mase is undefined: flat")])
+        write_run(
+            tmp_path / "run", [client("flat", None, yesterday=None, note="mase is undefined: flat")]
+        )
     )
     cells = Outline(page).cells
     assert cells[cells.index("MASE") :].count("–") >= 4
@@ -85,14 +98,20 @@ def test_an_undefined_mase_is_a_dash_with_its_note(tmp_path):
 
 
 def test_a_run_without_any_forecast_still_has_a_page(tmp_path):
-    page = write_page(write_run(tmp_path / "run", [client("gone", None, yesterday=None, note="left out: no readings")]))
+    page = write_page(
+        write_run(
+            tmp_path / "run", [client("gone", None, yesterday=None, note="left out: no readings")]
+        )
+    )
     assert "left out: no readings" in Outline(page).cells
     assert "There are no forecasts." in page
 
 
 def test_quarantined_updates_are_listed(tmp_path):
     bad = [{"round": 2, "client": "a<b", "reason": "the norm is too large"}]
-    outline = Outline(write_page(write_run(tmp_path / "run", [client("a<b", 0.9)], quarantined=bad)))
+    outline = Outline(
+        write_page(write_run(tmp_path / "run", [client("a<b", 0.9)], quarantined=bad))
+    )
     assert "round 2: the norm is too large" in outline.cells
 
 
@@ -123,29 +142,44 @@ def test_config_seed_versions_and_fingerprint_are_there(folder):
 def test_the_numbers_are_the_stored_ones(folder):
     cells = Outline(write_page(folder)).cells
     row = cells.index("a")
-    baselines, errors = ["1.000", "1.500", "–"], ["0.680", "0.2500", "0.3750", "0.1250", "3.000", "0.5000"]
+    baselines, errors = (
+        ["1.000", "1.500", "–"],
+        ["0.680", "0.2500", "0.3750", "0.1250", "3.000", "0.5000"],
+    )
     assert cells[row : row + 13] == ["a", "1.359", "▲ loses", *baselines, *errors, "1,234"]
     assert cells[cells.index("3") : cells.index("3") + 3] == ["3", "0.2059", "1.167"]
 
 
 def test_every_number_of_the_table_names_its_place_in_the_results(folder):
     stored = json.loads((folder / "result.json").read_text())
-    named = re.findall(r'<td data-source="clients\[(\d)\]\.(\w+)">([\d.,]+)</td>', write_page(folder))
+    named = re.findall(
+        r'<td data-source="clients\[(\d)\]\.(\w+)">([\d.,]+)</td>', write_page(folder)
+    )
     assert len(named) == 2 * 8
     for k, field, text in named:
-        assert float(text.replace(",", "")) == pytest.approx(stored["clients"][int(k)][field], rel=1e-3)
+        assert float(text.replace(",", "")) == pytest.approx(
+            stored["clients"][int(k)][field], rel=1e-3
+        )
 
 
 def hour_table(page, number=0):
     """Forecast and persistence by local hour, as they stand in the page's tables."""
     rows = re.findall(r'<tr><th scope="row">(\d+):00</th><td>(.*?)</td><td>(.*?)</td>', page)
-    return {int(hour): (ours, theirs) for hour, ours, theirs in rows[24 * number : 24 * number + 24]}
+    return {
+        int(hour): (ours, theirs) for hour, ours, theirs in rows[24 * number : 24 * number + 24]
+    }
 
 
 def shift_error(folder, hour, *, names=("plfl",)):
     """Forecasts that are right except in one hour of UTC, where they are 0.6 too high."""
     table = pq.read_table(folder / "forecasts.parquet")
-    at = np.array(table["ds"].cast(pa.timestamp("ms")).to_numpy()).astype("datetime64[h]").astype(int) % 24 == hour
+    at = (
+        np.array(table["ds"].cast(pa.timestamp("ms")).to_numpy())
+        .astype("datetime64[h]")
+        .astype(int)
+        % 24
+        == hour
+    )
     for name in names:
         values = (table["y"].to_numpy() + np.where(at, 0.6, 0)).astype(np.float32)
         table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
@@ -174,7 +208,14 @@ def test_a_client_without_a_zone_is_shown_in_utc(tmp_path):
 
 def test_an_hour_without_readings_is_a_dash(tmp_path):
     page = write_page(write_run(tmp_path / "run", [client("a", 0.9)], num_days=0.25))
-    assert [hour for hour, (ours, _) in hour_table(page).items() if ours != "–"] == [1, 2, 3, 4, 5, 6]
+    assert [hour for hour, (ours, _) in hour_table(page).items() if ours != "–"] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
 
 
 def test_a_forecast_that_is_not_finite_leaves_the_others(folder):
@@ -198,7 +239,9 @@ def test_a_client_far_off_the_scale_is_marked_and_does_not_squeeze_the_others(tm
     assert page.count(">▶</text>") == page.count("500.000 loses</text>") == 1
 
 
-@pytest.mark.parametrize(("num_days", "days"), [(8, range(24, 31)), (7, range(23, 31)), (2, range(23, 26))])
+@pytest.mark.parametrize(
+    ("num_days", "days"), [(8, range(24, 31)), (7, range(23, 31)), (2, range(23, 26))]
+)
 def test_the_week_is_the_last_of_whole_days_where_there_is_one(tmp_path, num_days, days):
     page = write_page(write_run(tmp_path / "run", [client("a", 0.9)], num_days=num_days))
     assert re.findall(r">\w{3} 2018-04-(\d\d)</th>", page) == [str(day) for day in days]
@@ -206,7 +249,9 @@ def test_the_week_is_the_last_of_whole_days_where_there_is_one(tmp_path, num_day
 
 def test_a_gap_in_the_readings_is_a_gap_in_the_curve(folder):
     table = pq.read_table(folder / "forecasts.parquet")
-    pq.write_table(pa.concat_tables([table.slice(0, 300), table.slice(400)]), folder / "forecasts.parquet")
+    pq.write_table(
+        pa.concat_tables([table.slice(0, 300), table.slice(400)]), folder / "forecasts.parquet"
+    )
     paths = re.findall(r'<path class="actual" d="(.*?)"', write_page(folder))
     assert [path.count("M") for path in paths] == [2, 1]
 
@@ -220,7 +265,10 @@ def test_a_week_without_readings_but_the_last_day_is_drawn(folder):
 
 def test_a_thousand_clients_stay_under_two_megabytes(tmp_path):
     rng = np.random.default_rng(0)
-    clients = [client(f"meter-{i:04}", float(mase)) for i, mase in enumerate(rng.lognormal(-0.1, 0.3, 1000))]
+    clients = [
+        client(f"meter-{i:04}", float(mase))
+        for i, mase in enumerate(rng.lognormal(-0.1, 0.3, 1000))
+    ]
     page = write_page(write_run(tmp_path / "run", clients))
     assert len(page.encode()) < 2_000_000
     assert page.count("<option>") == MAX_CHARTED_CLIENTS
@@ -230,7 +278,9 @@ def test_a_thousand_clients_stay_under_two_megabytes(tmp_path):
 @pytest.mark.parametrize("name", ["result.json", "config.toml", "rounds.csv", "forecasts.parquet"])
 def test_a_folder_without_results_is_refused(folder, name):
     (folder / name).unlink()
-    with pytest.raises(BadInput, match=rf"first has no {name}; is it the folder of a finished run\?"):
+    with pytest.raises(
+        BadInput, match=rf"first has no {name}; is it the folder of a finished run\?"
+    ):
         write_report(folder)
 
 
@@ -243,4 +293,9 @@ def test_a_damaged_file_is_named(folder, name):
 
 def test_making_a_page_does_not_load_jax():
     code = "import sys, plfl.report.page; sys.exit('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parent).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], check=False, cwd=Path(__file__).parent
+        ).returncode
+        == 0
+    )

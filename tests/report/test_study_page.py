@@ -34,7 +34,9 @@ def read_headline(page):
 
 def shown(page):
     """(text, data-source, data-how) of every element that names its source."""
-    found = re.findall(r'<\w+[^>]*? data-source="([^"]+)"(?: data-how="(\w+)")?[^>]*>([^<]*)<', page)
+    found = re.findall(
+        r'<\w+[^>]*? data-source="([^"]+)"(?: data-how="(\w+)")?[^>]*>([^<]*)<', page
+    )
     return [(text, source, how) for source, how, text in found]
 
 
@@ -43,7 +45,11 @@ def look_up(stored, path):
     values = [stored]
     for name, index in re.findall(r"([A-Za-z_]\w*)|\[([^\]]+)\]", path):
         if index == "*":
-            values = [v for value in values for v in (value.values() if isinstance(value, dict) else value)]
+            values = [
+                v
+                for value in values
+                for v in (value.values() if isinstance(value, dict) else value)
+            ]
             continue
         step = name or unquote(index)
         values = [value[int(step)] if isinstance(value, list) else value[step] for value in values]
@@ -92,10 +98,14 @@ def test_sections_come_in_the_promised_order(page):
 
 
 def test_every_chart_has_a_text_alternative_a_table_and_can_be_reached_by_keyboard(page):
-    charts = [attrs for tag, attrs in Outline(page).tags if tag == "svg" and attrs.get("role") == "img"]
+    charts = [
+        attrs for tag, attrs in Outline(page).tags if tag == "svg" and attrs.get("role") == "img"
+    ]
     assert len(charts) == 1 + 3 + 1 + 9 + 3 + 6
     assert all(attrs["aria-label"] and attrs["tabindex"] == "0" for attrs in charts)
-    assert page.count("<summary>Show as table</summary>") == 1 + 3 + 1 + 9 + 3 + 3  # both charts of clients share one
+    assert (
+        page.count("<summary>Show as table</summary>") == 1 + 3 + 1 + 9 + 3 + 3
+    )  # both charts of clients share one
 
 
 def test_every_number_can_be_traced_to_the_stored_results(paper, page):
@@ -104,7 +114,9 @@ def test_every_number_can_be_traced_to_the_stored_results(paper, page):
     wrong = [
         (text, source, how)
         for text, source, how in found
-        if not is_shown(text, [value for path in source.split() for value in look_up(stored, path)], how)
+        if not is_shown(
+            text, [value for path in source.split() for value in look_up(stored, path)], how
+        )
     ]
     assert wrong == []
 
@@ -112,7 +124,9 @@ def test_every_number_can_be_traced_to_the_stored_results(paper, page):
 def test_ten_numbers_from_all_over_the_page_are_those_of_their_rows(paper, page):
     stored, found = json.loads((paper / "result.json").read_text()), shown(page)
     for text, source, how in found[:: len(found) // 10][:10]:
-        assert is_shown(text, [value for path in source.split() for value in look_up(stored, path)], how), source
+        assert is_shown(
+            text, [value for path in source.split() for value in look_up(stored, path)], how
+        ), source
 
 
 @pytest.mark.parametrize(
@@ -132,8 +146,12 @@ def test_the_headline_says_who_wins_whichever_way_it_comes_out(tmp_path, effects
 
 
 def test_an_interval_points_the_way_of_its_words(tmp_path):
-    words = Outline(make_page(tmp_path, effects={"mlp": 0.1}, grid={"personal": ["none", "mlp"]})).words
-    low, high = re.search(r"Loses to plain FL by 0\.\d+ \(.*?\)95.% interval (\S+) to (0\.\d{3})", words).groups()
+    words = Outline(
+        make_page(tmp_path, effects={"mlp": 0.1}, grid={"personal": ["none", "mlp"]})
+    ).words
+    low, high = re.search(
+        r"Loses to plain FL by 0\.\d+ \(.*?\)95.% interval (\S+) to (0\.\d{3})", words
+    ).groups()
     assert 0 < float(low) < float(high)
 
 
@@ -153,12 +171,17 @@ def test_sources_that_differ_are_named(tmp_path):
         if run["source"] == "bundled:IL" and run["point"]["personal"] == "mlp":
             for client in run["clients"]:
                 client["mase"] += 0.3
-    assert read_headline(write_page(tmp_path, result)) == "PL-FL beats plain FL on CA and NY (loses on IL)"
+    assert (
+        read_headline(write_page(tmp_path, result))
+        == "PL-FL beats plain FL on CA and NY (loses on IL)"
+    )
 
 
 def test_the_pair_is_chosen_on_validation_data_not_on_the_test(tmp_path):
     result = make_study(
-        data=("bundled:CA",), grid={"personal": ["none", "mlp"], "client": ["adam", "prox"]}, effects={}
+        data=("bundled:CA",),
+        grid={"personal": ["none", "mlp"], "client": ["adam", "prox"]},
+        effects={},
     )
     for run in result["runs"]:
         is_prox = run["point"]["client"] == "prox"
@@ -170,7 +193,10 @@ def test_the_pair_is_chosen_on_validation_data_not_on_the_test(tmp_path):
 
 def test_the_headline_says_traffic_and_losers(tmp_path):
     words = Outline(make_page(tmp_path, data=("bundled:CA",), seeds=2)).words
-    assert "28 kBper client and round, both directions, for PL-FLplain FL: 482 kB, 17.2 times as much" in words
+    assert (
+        "28 kBper client and round, both directions, for PL-FLplain FL: 482 kB, 17.2 times as much"
+        in words
+    )
     assert "of 12 clients lose to persistence (mean over seeds)" in words
 
 
@@ -200,7 +226,12 @@ def test_a_study_without_baselines_has_its_page(tmp_path):
 
 def test_baselines_of_the_source_are_shown(page):
     cells = Outline(page).cells
-    assert {"baseline: ridge", "baseline: lightgbm", "baseline: central", "baseline: fl finetuned"} <= set(cells)
+    assert {
+        "baseline: ridge",
+        "baseline: lightgbm",
+        "baseline: central",
+        "baseline: fl finetuned",
+    } <= set(cells)
 
 
 def test_undefined_clients_are_a_dash_with_a_note_and_are_left_out(tmp_path):
@@ -214,7 +245,9 @@ def test_undefined_clients_are_a_dash_with_a_note_and_are_left_out(tmp_path):
 
 def test_a_study_where_everything_is_undefined_has_its_page(tmp_path):
     page = make_page(tmp_path, undefined=tuple(range(12)), seeds=2)
-    assert read_headline(page) == "Nothing can be compared: validation MASE is undefined in every run"
+    assert (
+        read_headline(page) == "Nothing can be compared: validation MASE is undefined in every run"
+    )
     assert not re.search(r"\b(None|nan|NaN|null|inf)\b", page)
 
 
@@ -227,8 +260,14 @@ def test_a_level_that_cannot_be_compared_is_named(tmp_path):
 
 
 def test_a_diverged_point_is_a_dash_or_a_short_number(tmp_path):
-    result = make_study(data=("bundled:CA",), grid={"personal": ["none", "mlp"], "client": ["adam", "prox"]}, seeds=1)
-    result["runs"][0] |= dict.fromkeys(("mase_mean", "mase_median", "mase_worst", "validation_mase"))
+    result = make_study(
+        data=("bundled:CA",),
+        grid={"personal": ["none", "mlp"], "client": ["adam", "prox"]},
+        seeds=1,
+    )
+    result["runs"][0] |= dict.fromkeys(
+        ("mase_mean", "mase_median", "mase_worst", "validation_mase")
+    )
     result["runs"][1]["mase_mean"] = 1.5e9
     page = write_page(tmp_path, result)
     assert re.search(r'class="heat"[^>]*>1.5e\+09<', page)
@@ -244,10 +283,19 @@ def test_a_study_in_folds_shows_them_beside_the_single_split(tmp_path, page):
     words, cells = Outline(folded).words, Outline(folded).cells
     assert "Does it hold at other times?" in words
     assert "Does it hold at other times?" not in Outline(page).words
-    assert "Of 12 tests (4 folds, 3 sources), PL-FL beats plain FL in 12; it beats local training in 12." in words
-    assert {"single split", "fold 1", "fold 4", "mean of folds", "2018-03-15", "2018-11-26"} <= set(cells)
+    assert (
+        "Of 12 tests (4 folds, 3 sources), PL-FL beats plain FL in 12; it beats local training in 12."
+        in words
+    )
+    assert {"single split", "fold 1", "fold 4", "mean of folds", "2018-03-15", "2018-11-26"} <= set(
+        cells
+    )
     found = [
-        [run["mase_mean"] for run in part["runs"] if (run["source"], run["point"]["personal"]) == ("bundled:CA", "mlp")]
+        [
+            run["mase_mean"]
+            for run in part["runs"]
+            if (run["source"], run["point"]["personal"]) == ("bundled:CA", "mlp")
+        ]
         for part in (result, *result["folds"])
     ]
     means = np.mean(found, axis=1)
@@ -256,11 +304,18 @@ def test_a_study_in_folds_shows_them_beside_the_single_split(tmp_path, page):
 
 
 def test_every_number_of_the_folds_can_be_traced_to_the_stored_results(tmp_path):
-    result = with_folds(2, data=("bundled:CA",), grid={"personal": ["none", "mlp"], "server": PAPER["server"]}, seeds=2)
+    result = with_folds(
+        2,
+        data=("bundled:CA",),
+        grid={"personal": ["none", "mlp"], "server": PAPER["server"]},
+        seeds=2,
+    )
     named = [entry for entry in shown(write_page(tmp_path, result)) if "folds[" in entry[1]]
     assert len(named) == 1 + 2 * (2 + 1)  # the tile; two levels in each fold and their means
     for text, source, how in named:
-        assert is_shown(text, [value for path in source.split() for value in look_up(result, path)], how), source
+        assert is_shown(
+            text, [value for path in source.split() for value in look_up(result, path)], how
+        ), source
 
 
 def test_folds_that_go_the_other_way_are_counted(tmp_path):
@@ -270,7 +325,8 @@ def test_folds_that_go_the_other_way_are_counted(tmp_path):
             client["mase"] += 0.8 * (run["point"]["personal"] == "mlp")
     words = Outline(write_page(tmp_path, result)).words
     assert (
-        "Of 3 tests (3 folds, 1 source), PL-FL beats plain FL in 2 (loses in 1); it beats local training in 2" in words
+        "Of 3 tests (3 folds, 1 source), PL-FL beats plain FL in 2 (loses in 1); it beats local training in 2"
+        in words
     )
 
 
@@ -310,7 +366,11 @@ def test_one_fold_and_undefined_folds_have_their_page(tmp_path, undefined):
 
 def test_heat_maps_mark_the_lowest_and_what_was_chosen(page):
     assert page.count(">★</text>") == page.count('class="frame"') == 9
-    assert re.findall(r"<h4>(.*?)</h4>", page)[:3] == ["P1 plain FL", "P2 PL-FL", "P3 local training"]
+    assert re.findall(r"<h4>(.*?)</h4>", page)[:3] == [
+        "P1 plain FL",
+        "P2 PL-FL",
+        "P3 local training",
+    ]
 
 
 def test_heat_maps_of_local_training_have_no_server(page):
@@ -356,7 +416,9 @@ def test_personal_patterns_as_lists_are_levels_too(tmp_path):
 
 def test_odd_ids_are_escaped_and_traced(tmp_path):
     ids = ["<script>alert(1)</script>", 'a "b" $name', "c d]e[0].f", "ünïcode·", "'&amp;"]
-    result = make_study(data=("bundled:CA",), ids=ids, num_clients=5, grid={"personal": ["none", "mlp"]})
+    result = make_study(
+        data=("bundled:CA",), ids=ids, num_clients=5, grid={"personal": ["none", "mlp"]}
+    )
     page = write_page(tmp_path, result)
     assert "<script>alert" not in page
     assert set(ids) <= set(Outline(page).cells)
@@ -394,13 +456,17 @@ def test_findings_of_the_data_doctor_are_there(tmp_path):
         "detail": "3 readings",
     }
     result["sources"][0]["findings"] = [finding]
-    assert {"PLF204 spikes", "a<b", "3 readings"} <= set(Outline(write_page(tmp_path, result)).cells)
+    assert {"PLF204 spikes", "a<b", "3 readings"} <= set(
+        Outline(write_page(tmp_path, result)).cells
+    )
 
 
 def test_a_study_that_has_not_finished_says_how_to_go_on(tmp_path):
     folder = write_study(tmp_path / "study", make_study(data=("bundled:CA",), seeds=1, grid={}))
     (folder / "result.json").unlink()
-    with pytest.raises(BadInput, match="its study has not finished; go on with plfl study --resume"):
+    with pytest.raises(
+        BadInput, match="its study has not finished; go on with plfl study --resume"
+    ):
         write_report(folder)
 
 

@@ -1,4 +1,6 @@
-"""Turn a DOE model into a sampled building: geometry, envelope, loads, fuel, set points and lived schedules."""
+"""Turn a DOE model into a sampled building: geometry, envelope, loads, fuel, set points and lived
+schedules.
+"""
 
 from collections.abc import Iterable
 
@@ -24,15 +26,25 @@ ROLES = {
     },
     "heating": {("THERMOSTATSETPOINT:DUALSETPOINT", 2)},
     "cooling": {("THERMOSTATSETPOINT:DUALSETPOINT", 3)},
-    "operation": {("AVAILABILITYMANAGER:NIGHTCYCLE", 3), ("CONTROLLER:OUTDOORAIR", 17), ("FAN:ZONEEXHAUST", 2)},
+    "operation": {
+        ("AVAILABILITYMANAGER:NIGHTCYCLE", 3),
+        ("CONTROLLER:OUTDOORAIR", 17),
+        ("FAN:ZONEEXHAUST", 2),
+    },
     "infiltration": {("ZONEINFILTRATION:DESIGNFLOWRATE", 3)},
 }
 """Which (class, field) makes a schedule play which role; the first role that matches wins."""
 
 
-def adapt(objects: list[Object], building: Building, plan: YearPlan) -> tuple[list[Object], dict[str, np.ndarray]]:
+def adapt(
+    objects: list[Object], building: Building, plan: YearPlan
+) -> tuple[list[Object], dict[str, np.ndarray]]:
     """The adapted model, and the columns of its schedule file."""
-    objects = [obj for obj in objects if not obj[0].upper().startswith(tuple(name.upper() for name in DROPPED))]
+    objects = [
+        obj
+        for obj in objects
+        if not obj[0].upper().startswith(tuple(name.upper() for name in DROPPED))
+    ]
     stretch(objects, building)
     set_envelope(objects, building)
     set_loads(objects, building)
@@ -52,7 +64,22 @@ def run_objects(building: Building) -> list[Object]:
         *site_objects(building.station, summer_day),
         ["SimulationControl", "Yes", "Yes", "Yes", "No", "Yes"],
         ["Timestep", "4"],
-        ["RunPeriod", "2018", "1", "1", "2018", "12", "31", "2018", "Monday", "No", "No", "No", "Yes", "Yes"],
+        [
+            "RunPeriod",
+            "2018",
+            "1",
+            "1",
+            "2018",
+            "12",
+            "31",
+            "2018",
+            "Monday",
+            "No",
+            "No",
+            "No",
+            "Yes",
+            "Yes",
+        ],
         ["RunPeriodControl:DaylightSavingTime", "2nd Sunday in March", "1st Sunday in November"],
         *special,
         ["Output:Meter", "Electricity:Facility", "Timestep"],
@@ -96,7 +123,10 @@ def stretch(objects: list[Object], building: Building) -> None:
             scale_field(obj, 5, factor)
         elif name == "BUILDING":
             obj[2] = f"{building.north:g}"
-            obj[4], obj[7] = "0.4", "60"  # warm-up ends when temperatures repeat; a heater's cycles need not
+            obj[4], obj[7] = (
+                "0.4",
+                "60",
+            )  # warm-up ends when temperatures repeat; a heater's cycles need not
 
 
 def set_envelope(objects: list[Object], building: Building) -> None:
@@ -120,7 +150,11 @@ def set_loads(objects: list[Object], building: Building) -> None:
                 scale_field(obj, k, factor)
     for obj in of_class(objects, "People"):
         is_per_person = obj[4].lower() == "area/person"
-        scale_field(obj, 7 if is_per_person else 5, 1 / building.people if is_per_person else building.people)
+        scale_field(
+            obj,
+            7 if is_per_person else 5,
+            1 / building.people if is_per_person else building.people,
+        )
     for obj in of_class(objects, "Exterior:Lights"):
         scale_field(obj, 3, building.exterior_lighting)
     for obj in of_class(objects, "Coil:Cooling:DX:SingleSpeed", "Coil:Cooling:DX:TwoSpeed"):
@@ -149,11 +183,18 @@ def heat_with_electricity(objects: list[Object]) -> None:
         elif name == "WATERHEATER:MIXED":
             obj[:] = ["Electricity" if field.upper() == "NATURALGAS" else field for field in obj]
         else:
-            obj[:] = ["Coil:Heating:Electric" if field.upper() == "COIL:HEATING:FUEL" else field for field in obj]
+            obj[:] = [
+                "Coil:Heating:Electric" if field.upper() == "COIL:HEATING:FUEL" else field
+                for field in obj
+            ]
 
 
-def lived_schedules(objects: list[Object], building: Building, plan: YearPlan) -> dict[str, np.ndarray]:
-    """The model's compact schedules that people shape, as lived: name in capitals to (35,040,) values."""
+def lived_schedules(
+    objects: list[Object], building: Building, plan: YearPlan
+) -> dict[str, np.ndarray]:
+    """The model's compact schedules that people shape, as lived: name in capitals to (35,040,)
+    values.
+    """
     compact = {obj[1].upper(): obj for obj in of_class(objects, "Schedule:Compact")}
     actuated = {obj[2].upper() for obj in of_class(objects, "EnergyManagementSystem:Actuator")}
     columns: dict[str, np.ndarray] = {}
@@ -161,7 +202,9 @@ def lived_schedules(objects: list[Object], building: Building, plan: YearPlan) -
         if name in actuated:
             continue
         year = schedule_year(compact[name], plan.day_type, MONTH_DAYS)
-        if np.isnan(year).any() or all(np.ptp(values) == 0 for _, values in expand_compact(compact[name])):
+        if np.isnan(year).any() or all(
+            np.ptp(values) == 0 for _, values in expand_compact(compact[name])
+        ):
             continue
         columns[name] = _lived(year, role, building, plan)
     for obj in of_class(objects, "ThermostatSetpoint:DualSetpoint"):
@@ -180,7 +223,10 @@ def schedule_roles(objects: Iterable[Object], compact: dict[str, Object]) -> dic
             for k, field in enumerate(obj[1:], start=1):
                 if field.upper() in compact:
                     uses.setdefault(field.upper(), set()).add((obj[0].upper(), k))
-    found = ((name, next((role for role, keys in ROLES.items() if keys & used), None)) for name, used in uses.items())
+    found = (
+        (name, next((role for role, keys in ROLES.items() if keys & used), None))
+        for name, used in uses.items()
+    )
     return {name: role for name, role in found if role is not None}
 
 
@@ -196,7 +242,9 @@ def _lived(year: np.ndarray, role: str, building: Building, plan: YearPlan) -> n
     is_for_people = 19 <= usual <= 23 if is_heating else 23 <= usual <= 26
     wanted = building.heating_setpoint if is_heating else building.cooling_setpoint
     setback = building.heating_setback if is_heating else building.cooling_setback
-    return behaviour.live_setpoint(year, plan, building.hvac_lead, wanted if is_for_people else usual, setback, role)
+    return behaviour.live_setpoint(
+        year, plan, building.hvac_lead, wanted if is_for_people else usual, setback, role
+    )
 
 
 def _highest(schedule: Object | None) -> float:
@@ -206,12 +254,26 @@ def _highest(schedule: Object | None) -> float:
 
 
 def use_schedule_file(objects: list[Object], columns: dict[str, np.ndarray]) -> list[Object]:
-    """Replace the lived schedules by columns of one CSV file; EnergyPlus shifts them for daylight saving time."""
+    """Replace the lived schedules by columns of one CSV file; EnergyPlus shifts them for daylight
+    saving time.
+    """
     position = {name: k for k, name in enumerate(columns, start=1)}
     out = []
     for obj in objects:
         if obj[0].upper() == "SCHEDULE:COMPACT" and obj[1].upper() in position:
             column = str(position[obj[1].upper()])
-            obj = ["Schedule:File", obj[1], "Lived", CSV, column, "1", "8760", "Comma", "No", "15", "Yes"]
+            obj = [
+                "Schedule:File",
+                obj[1],
+                "Lived",
+                CSV,
+                column,
+                "1",
+                "8760",
+                "Comma",
+                "No",
+                "15",
+                "Yes",
+            ]
         out.append(obj)
     return [["ScheduleTypeLimits", "Lived"], *out]

@@ -1,13 +1,16 @@
 """What people do in a building: the day-to-day, stochastic part of a model's schedules.
 
-A DOE model gives every schedule one shape per day type. `plan_year` draws what differs from day to day, as people who
-run the building cause it, and `live_schedule` bends a model's schedule by that plan:
+A DOE model gives every schedule one shape per day type. `plan_year` draws what differs from day to
+day, as people who run the building cause it, and `live_schedule` bends a model's schedule by that
+plan:
 - opening and closing move a little every day, and some evenings run late;
-- the day's activity (customers, attendance, orders) has memory: an AR(1) over days, a weekly pattern of the building's
-  own, a seasonal swing, and steps when a tenant or a project comes or goes;
+- the day's activity (customers, attendance, orders) has memory: an AR(1) over days, a weekly
+  pattern of the building's own, a seasonal swing, and steps when a tenant or a project comes or
+  goes;
 - within a day activity wanders with a memory of hours;
 - part of the equipment is a few machines that switch on and off, more often on busy days;
-- what is left on over night differs from night to night, and the ventilation is now and then left running;
+- what is left on over night differs from night to night, and the ventilation is now and then left
+  running;
 - thermostats are nudged by half a degree, and stay there for days;
 - some days the building is closed although the calendar says open.
 All randomness comes from the generator passed in.
@@ -20,13 +23,17 @@ from calendar_2018 import DAYS, MONTH_DAYS, SLOW_DAYS
 from idf import STEPS, SUNDAY, WEEKDAY
 
 NIGHT_STEPS = 16
-"""The business day runs from 04:00 to 04:00: what happens before 04:00 belongs to the evening before."""
+"""The business day runs from 04:00 to 04:00: what happens before 04:00 belongs to the evening
+before.
+"""
 YEAR_STEPS = 365 * STEPS
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """The sampled habits of one building; times in hours, spreads as standard deviations (of logarithms for levels)."""
+    """The sampled habits of one building; times in hours, spreads as standard deviations (of
+    logarithms for levels).
+    """
 
     week: tuple[int, ...]
     """Day type of Monday to Sunday."""
@@ -58,7 +65,9 @@ class Behaviour:
     """What is left on at night, relative to the model's night value."""
     night_spread: float
     fan_left_on: float
-    """Probability that ventilation is left running when a night begins; it then stays so for two nights on average."""
+    """Probability that ventilation is left running when a night begins; it then stays so for two
+    nights on average.
+    """
     thermostat_spread: float
     """Kelvin."""
     num_closures: int
@@ -91,9 +100,13 @@ def plan_year(habits: Behaviour, rng: np.random.Generator) -> YearPlan:
             for md, day in zip(MONTH_DAYS, DAYS, strict=True)
         ]
     )
-    open_days = [d for d in range(num_days) if day_type[d] == WEEKDAY and MONTH_DAYS[d][0] not in (1, 8, 9)]
+    open_days = [
+        d for d in range(num_days) if day_type[d] == WEEKDAY and MONTH_DAYS[d][0] not in (1, 8, 9)
+    ]
     if habits.num_closures and open_days:
-        day_type[rng.choice(open_days, size=min(habits.num_closures, len(open_days)), replace=False)] = SUNDAY
+        day_type[
+            rng.choice(open_days, size=min(habits.num_closures, len(open_days)), replace=False)
+        ] = SUNDAY
 
     late = rng.random(num_days) < habits.late_evenings
     activity = _activity(habits, rng)
@@ -108,7 +121,9 @@ def plan_year(habits: Behaviour, rng: np.random.Generator) -> YearPlan:
         lights_on=rng.beta(1.2, 8, num_days),
         is_fan_left_on=_left_on(habits.fan_left_on, rng),
         thermostat=np.round(habits.thermostat_spread * ar1(num_days, 0.85, rng) * 2) / 2,
-        wander=np.exp(habits.wander_spread * ar1(YEAR_STEPS, np.exp(-0.25 / habits.wander_hours), rng)),
+        wander=np.exp(
+            habits.wander_spread * ar1(YEAR_STEPS, np.exp(-0.25 / habits.wander_hours), rng)
+        ),
         machines=_machines(habits, activity, rng),
     )
 
@@ -148,7 +163,9 @@ def _left_on(probability: float, rng: np.random.Generator) -> np.ndarray:
 
 
 def _machines(habits: Behaviour, activity: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """(365 * 96,) share of the machines that is on, divided by its mean; busy days switch more of them on."""
+    """(365 * 96,) share of the machines that is on, divided by its mean; busy days switch more of
+    them on.
+    """
     stop = 0.25 / habits.machine_hours
     duty = np.clip(0.5 * np.repeat(activity, STEPS), 0.1, 0.85)  # (steps,) wanted part on
     start = np.minimum(stop * duty / (1 - duty), 0.9)
@@ -163,11 +180,14 @@ def _machines(habits: Behaviour, activity: np.ndarray, rng: np.random.Generator)
 
 
 def warp(year: np.ndarray, plan: YearPlan, *, lead: float = 0.0) -> np.ndarray:
-    """Move each day's morning by its opening shift (less `lead` hours) and its evening by its closing shift.
+    """Move each day's morning by its opening shift (less `lead` hours) and its evening by its
+    closing shift.
 
     year: (365, 96) values of a schedule; returns (365 * 96,) from 00:00 of 1 January.
     """
-    after = np.concatenate([year[:, NIGHT_STEPS:], np.roll(year, -1, axis=0)[:, :NIGHT_STEPS]], axis=1)
+    after = np.concatenate(
+        [year[:, NIGHT_STEPS:], np.roll(year, -1, axis=0)[:, :NIGHT_STEPS]], axis=1
+    )
     steps = np.arange(STEPS)
     evening = np.clip((steps - 28) / 20, 0, 1)  # 0 until 11:00, 1 from 16:00
     out = np.empty_like(after)
@@ -219,7 +239,9 @@ def live_operation(year: np.ndarray, plan: YearPlan, lead: float) -> np.ndarray:
 def live_setpoint(
     year: np.ndarray, plan: YearPlan, lead: float, occupied: float, setback: float, kind: str
 ) -> np.ndarray:
-    """A thermostat schedule with sampled occupied value and setback, nudged by the people in the building."""
+    """A thermostat schedule with sampled occupied value and setback, nudged by the people in the
+    building.
+    """
     usual = year.max() if kind == "heating" else year.min()
     swing = np.ptp(year)
     shape = (warp(year, plan, lead=lead) - usual) / swing if swing > 0 else np.zeros(YEAR_STEPS)

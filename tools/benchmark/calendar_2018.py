@@ -17,7 +17,13 @@ def between(first: tuple[int, int], last: tuple[int, int]) -> frozenset[tuple[in
 
 
 SCHOOL_HOLIDAYS = (
-    FEDERAL_HOLIDAYS | between((1, 1), (1, 5)) | between((4, 2), (4, 6)) | {(11, 23)} | between((12, 24), (12, 31))
+    FEDERAL_HOLIDAYS
+    | between((1, 1), (1, 5))
+    | between((4, 2), (4, 6))
+    | {(11, 23)}
+    | between((12, 24), (12, 31))
 )
-SLOW_DAYS = frozenset({(11, 21), (11, 23), (12, 24), (12, 31), (7, 3), (7, 5)}) | between((12, 26), (12, 30))
+SLOW_DAYS = frozenset({(11, 21), (11, 23), (12, 24), (12, 31), (7, 3), (7, 5)}) | between(
+    (12, 26), (12, 30)
+)
 """Days around holidays on which offices are half empty and shops are full."""

@@ -1,6 +1,8 @@
-"""EnergyPlus input files as lists of fields: read, write, look up, and expand `Schedule:Compact` to 15-minute days.
+"""EnergyPlus input files as lists of fields: read, write, look up, and expand `Schedule:Compact` to
+15-minute days.
 
-An object is a list of strings, its class first, so that `obj[k]` is the k-th field of the input-output reference.
+An object is a list of strings, its class first, so that `obj[k]` is the k-th field of the
+input-output reference.
 """
 
 import re
@@ -16,7 +18,16 @@ WEEKDAY, SATURDAY, SUNDAY = 0, 1, 2
 """Day types; a holiday is a Sunday."""
 
 _COVERS = {
-    WEEKDAY: ("weekdays", "weekday", "alldays", "monday", "tuesday", "wednesday", "thursday", "friday"),
+    WEEKDAY: (
+        "weekdays",
+        "weekday",
+        "alldays",
+        "monday",
+        "tuesday",
+        "wednesday",
+        "thursday",
+        "friday",
+    ),
     SATURDAY: ("saturday", "weekends", "weekend", "alldays"),
     SUNDAY: ("sunday", "holidays", "holiday", "weekends", "weekend", "alldays"),
 }
@@ -25,7 +36,9 @@ _COVERS = {
 def parse(text: str) -> list[Object]:
     """The objects of an IDF, comments dropped."""
     text = re.sub(r"![^\n]*", "", text)
-    return [[field.strip() for field in part.split(",")] for part in text.split(";") if part.strip()]
+    return [
+        [field.strip() for field in part.split(",")] for part in text.split(";") if part.strip()
+    ]
 
 
 def render(objects: Iterable[Object]) -> str:
@@ -75,7 +88,9 @@ def expand_compact(schedule: Object) -> list[tuple[tuple[int, int], np.ndarray]]
             for row in rows:
                 is_set[row] = True
         elif head == "until":
-            hour, minute = (int(part) for part in fields[k].lower().replace("until", "").strip(": ").split(":"))
+            hour, minute = (
+                int(part) for part in fields[k].lower().replace("until", "").strip(": ").split(":")
+            )
             stop = round((hour + minute / 60) * 4)
             k += 1
             values[rows, start:stop] = float(fields[k])
@@ -89,7 +104,9 @@ def _is_covered(text: str, row: int) -> bool:
     return any(word in words for word in _COVERS[row]) or "allotherdays" in words
 
 
-def schedule_year(schedule: Object, day_types: np.ndarray, dates: list[tuple[int, int]]) -> np.ndarray:
+def schedule_year(
+    schedule: Object, day_types: np.ndarray, dates: list[tuple[int, int]]
+) -> np.ndarray:
     """The values of a compact schedule for each day, shape (days, 96)."""
     periods = expand_compact(schedule)
     year = np.empty((len(dates), STEPS))

@@ -1,7 +1,8 @@
-"""Make the bundled benchmark: `python tools/benchmark/make.py --seed 2018 --out src/plfl/data/benchmark --jobs 2`.
+"""Make the bundled benchmark: `python tools/benchmark/make.py --seed 2018 --out
+src/plfl/data/benchmark --jobs 2`.
 
-Twelve buildings in each of California, Illinois and New York, simulated with EnergyPlus (`pip install
-pyenergyplus-lbnl==26.1.0 pyarrow`). The same seed and versions give the same bytes.
+Twelve buildings in each of California, Illinois and New York, simulated with EnergyPlus (`pip
+install pyenergyplus-lbnl==26.1.0 pyarrow`). The same seed and versions give the same bytes.
 """
 
 import argparse
@@ -18,7 +19,9 @@ from weather import STATIONS
 
 def main() -> None:
     """Simulate, write, report one line per building."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=2018)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=1)
@@ -27,7 +30,9 @@ def main() -> None:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, mp_context=context, max_tasks_per_child=1) as pool:
         tasks = {
-            state: [pool.submit(simulate, options.seed, state, index) for index in range(NUM_BUILDINGS)]
+            state: [
+                pool.submit(simulate, options.seed, state, index) for index in range(NUM_BUILDINGS)
+            ]
             for state in options.states
         }
         try:

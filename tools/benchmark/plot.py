@@ -21,10 +21,14 @@ def draw(axis: plt.Axes, client: Client) -> None:
     """Both weeks of one client, in kW, local standard time."""
     days = np.arange(WEEK) / DAY
     for first, colour in WEEKS.values():
-        axis.plot(days, 4 * client.kwh[first * DAY : first * DAY + WEEK], color=colour, linewidth=0.6)
+        axis.plot(
+            days, 4 * client.kwh[first * DAY : first * DAY + WEEK], color=colour, linewidth=0.6
+        )
     row = client.row
     heat = ", electric heat" if row["in.heating_fuel"] == "Electricity" else ""
-    axis.set_title(f"{row['bldg_id']} {row['in.comstock_building_type']}{heat}", fontsize=6.5, pad=2)
+    axis.set_title(
+        f"{row['bldg_id']} {row['in.comstock_building_type']}{heat}", fontsize=6.5, pad=2
+    )
     axis.set_xlim(0, 7)
     axis.set_ylim(bottom=0)
     axis.set_xticks(range(8), labels=[])
@@ -43,16 +47,24 @@ def main() -> None:
     options = parser.parse_args()
     clients = read_clients(options.root)
     size = max(len(group) for group in clients.values())
-    figure, axes = plt.subplots(size, len(clients), figsize=(3.9 * len(clients), 1.22 * size), squeeze=False)
+    figure, axes = plt.subplots(
+        size, len(clients), figsize=(3.9 * len(clients), 1.22 * size), squeeze=False
+    )
     for column, group in enumerate(clients.values()):
         for line, client in enumerate(group):
             draw(axes[line, column], client)
-    figure.suptitle("kW in one week: 29 January (blue) and 23 July (red), local standard time", fontsize=9, y=0.998)
+    figure.suptitle(
+        "kW in one week: 29 January (blue) and 23 July (red), local standard time",
+        fontsize=9,
+        y=0.998,
+    )
     figure.tight_layout(pad=0.4, rect=(0, 0, 1, 0.995))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=110)
-    Image.open(drawn).convert("RGB").quantize(32).save(options.out, optimize=True)  # a quarter of the size
+    Image.open(drawn).convert("RGB").quantize(32).save(
+        options.out, optimize=True
+    )  # a quarter of the size
 
 
 if __name__ == "__main__":

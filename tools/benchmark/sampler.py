@@ -1,15 +1,22 @@
 """Draw the buildings of the benchmark: every number follows from (seed, state, index).
 
-As ComStock does, a building is a DOE model plus sampled properties. Sizes are stratified: each state has twelve size
-classes, from a shop front to a tower, and within its class a building draws its type and its floor area, so that the
-twelve clients of a state differ as widely as in ComStock's own samples.
+As ComStock does, a building is a DOE model plus sampled properties. Sizes are stratified: each
+state has twelve size classes, from a shop front to a tower, and within its class a building draws
+its type and its floor area, so that the twelve clients of a state differ as widely as in ComStock's
+own samples.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 from behaviour import Behaviour
-from calendar_2018 import FEDERAL_HOLIDAYS, MAJOR_HOLIDAYS, NO_HOLIDAYS, RETAIL_HOLIDAYS, SCHOOL_HOLIDAYS
+from calendar_2018 import (
+    FEDERAL_HOLIDAYS,
+    MAJOR_HOLIDAYS,
+    NO_HOLIDAYS,
+    RETAIL_HOLIDAYS,
+    SCHOOL_HOLIDAYS,
+)
 from idf import SATURDAY, SUNDAY, WEEKDAY
 from weather import STATIONS, Station
 
@@ -52,7 +59,8 @@ NEW_MODELS = {
     "SmallOffice": Model("ASHRAE901_OfficeSmall_STD2019_Denver", "SmallOffice", 511),
     "RetailStripmall": Model("ASHRAE901_RetailStripmall_STD2019_Denver", "RetailStripmall", 2090),
 }
-"""ASHRAE 90.1-2019 prototypes, for the newest vintage; the small office has air-source heat pumps."""
+"""ASHRAE 90.1-2019 prototypes, for the newest vintage; the small office has air-source heat pumps.
+"""
 
 OFFICES = ("SmallOffice", "MediumOffice", "LargeOffice")
 SHOPS = ("RetailStandalone", "RetailStripmall")
@@ -197,9 +205,13 @@ def sample_building(seed: int, state: str, index: int) -> Building:
         exterior_lighting=float(rng.uniform(0.2, 0.8)),
         heating_fuel="Electricity" if is_electric else "NaturalGas",
         heating_setpoint=float(np.round(rng.uniform(19.5, 22.0) * 2) / 2),
-        heating_setback=float(rng.uniform(1, 3) if is_open_all_night else rng.choice([0.5, 2.0, 4.0, 5.5])),
+        heating_setback=float(
+            rng.uniform(1, 3) if is_open_all_night else rng.choice([0.5, 2.0, 4.0, 5.5])
+        ),
         cooling_setpoint=float(np.round(rng.uniform(23.5, 25.5) * 2) / 2),
-        cooling_setback=float(rng.uniform(1, 3) if is_open_all_night else rng.choice([0.5, 2.0, 4.0])),
+        cooling_setback=float(
+            rng.uniform(1, 3) if is_open_all_night else rng.choice([0.5, 2.0, 4.0])
+        ),
         hvac_lead=float(rng.uniform(-0.5, 1.0)),
         habits=sample_habits(building_type, model.floor_m2 * factor, rng),
     )
@@ -216,8 +228,12 @@ def sample_habits(building_type: str, floor_m2: float, rng: np.random.Generator)
         week=_week(building_type, rng),
         holidays=holidays,
         slow_day_level=slow_day_level,
-        open_shift=float(rng.uniform(-1.0, 1.5) if not is_open_all_night else rng.uniform(-0.5, 0.5)),
-        close_shift=float(rng.uniform(-2.0, 1.0) if not is_open_all_night else rng.uniform(-0.5, 0.5)),
+        open_shift=float(
+            rng.uniform(-1.0, 1.5) if not is_open_all_night else rng.uniform(-0.5, 0.5)
+        ),
+        close_shift=float(
+            rng.uniform(-2.0, 1.0) if not is_open_all_night else rng.uniform(-0.5, 0.5)
+        ),
         open_spread=float(rng.uniform(0.15, 0.4)),
         close_spread=float(rng.uniform(0.25, 0.7)),
         late_evenings=float(rng.uniform(0.02, 0.12)),
@@ -236,7 +252,9 @@ def sample_habits(building_type: str, floor_m2: float, rng: np.random.Generator)
         night_spread=float(calm * rng.uniform(0.15, 0.35)),
         fan_left_on=float(rng.uniform(0.02, 0.15)),
         thermostat_spread=float(rng.uniform(0.3, 0.8)),
-        num_closures=int(rng.integers(1, 5)) if floor_m2 < LARGEST_CLOSED_M2 and not is_open_all_night else 0,
+        num_closures=int(rng.integers(1, 5))
+        if floor_m2 < LARGEST_CLOSED_M2 and not is_open_all_night
+        else 0,
     )
 
 
@@ -252,12 +270,16 @@ def _week(building_type: str, rng: np.random.Generator) -> tuple[int, ...]:
     return (WEEKDAY,) * 5 + (SATURDAY, SUNDAY)
 
 
-def _calendar(building_type: str, rng: np.random.Generator) -> tuple[frozenset[tuple[int, int]], float]:
+def _calendar(
+    building_type: str, rng: np.random.Generator
+) -> tuple[frozenset[tuple[int, int]], float]:
     """Holidays kept, and the level of the days around them."""
     if building_type in SCHOOLS:
         return SCHOOL_HOLIDAYS, 0.9
     if building_type in OFFICES or building_type == "Warehouse":
-        return (FEDERAL_HOLIDAYS if rng.random() < 0.4 else MAJOR_HOLIDAYS), float(rng.uniform(0.5, 0.9))
+        return (FEDERAL_HOLIDAYS if rng.random() < 0.4 else MAJOR_HOLIDAYS), float(
+            rng.uniform(0.5, 0.9)
+        )
     if building_type in SHOPS:
         return RETAIL_HOLIDAYS, float(rng.uniform(1.0, 1.4))
     if building_type in RESTAURANTS:

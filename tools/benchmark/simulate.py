@@ -27,7 +27,9 @@ class SimulationError(RuntimeError):
 
 
 class UnsettledError(SimulationError):
-    """The loads of the first day did not repeat in the warm-up: air handlers kept switching at other times."""
+    """The loads of the first day did not repeat in the warm-up: air handlers kept switching at
+    other times.
+    """
 
 
 @dataclass
@@ -55,7 +57,9 @@ def simulate(seed: int, state: str, index: int, folder: Path | None = None) -> S
             where.mkdir(parents=True, exist_ok=True)
             write_inputs(building, plan, where)
             return run(building, where)
-    raise UnsettledError(f"building {building.bldg_id}: no warm-up with dead bands of {DEAD_BANDS} K")
+    raise UnsettledError(
+        f"building {building.bldg_id}: no warm-up with dead bands of {DEAD_BANDS} K"
+    )
 
 
 def write_inputs(building: Building, plan: YearPlan, folder: Path) -> None:
@@ -78,7 +82,9 @@ def run(building: Building, folder: Path) -> Simulated:
     api.runtime.set_console_output_status(state, False)
     try:
         os.chdir(folder)
-        status = api.runtime.run_energyplus(state, ["-w", str(building.station.path), "-d", ".", "model.idf"])
+        status = api.runtime.run_energyplus(
+            state, ["-w", str(building.station.path), "-d", ".", "model.idf"]
+        )
     finally:
         os.chdir(here)
     errors = (folder / "eplusout.err").read_text(encoding="latin-1")
@@ -86,8 +92,12 @@ def run(building: Building, folder: Path) -> Simulated:
     if status or bad:
         is_unsettled = not status and all("CheckWarmupConvergence" in message for message in bad)
         error = UnsettledError if is_unsettled else SimulationError
-        raise error(f"building {building.bldg_id} ({building.model.idf}): status {status}; {bad[:3]}")
-    return read_results(building, folder, len(re.findall(r"\*\* Warning \*\*", errors)), time.monotonic() - started)
+        raise error(
+            f"building {building.bldg_id} ({building.model.idf}): status {status}; {bad[:3]}"
+        )
+    return read_results(
+        building, folder, len(re.findall(r"\*\* Warning \*\*", errors)), time.monotonic() - started
+    )
 
 
 def read_results(building: Building, folder: Path, num_warnings: int, seconds: float) -> Simulated:
@@ -102,7 +112,9 @@ def read_results(building: Building, folder: Path, num_warnings: int, seconds: f
     ).fetchall()
     kwh = np.array(rows, dtype=float)[:, 0] / JOULES_PER_KWH
     if len(kwh) != NUM_STEPS:
-        raise SimulationError(f"building {building.bldg_id}: {len(kwh)} values, {NUM_STEPS} expected")
+        raise SimulationError(
+            f"building {building.bldg_id}: {len(kwh)} values, {NUM_STEPS} expected"
+        )
 
     def entry(table: str, row: str, column: str) -> float:
         query = "select Value from TabularDataWithStrings where TableName=? and RowName=? and ColumnName=?"

@@ -1,8 +1,9 @@
-"""Compare the benchmark with ComStock: `python tools/benchmark/statistics.py src/plfl/data/benchmark`.
+"""Compare the benchmark with ComStock: `python tools/benchmark/statistics.py
+src/plfl/data/benchmark`.
 
-The score of a naive forecast is mean |y[t+h] - forecast| / mean |y[t+h] - y[t]| over the last tenth of the year with
-h = 4 steps (1 h): below 1 is better than persistence. The ridge uses loads of the last day and week, temperature and
-the calendar, and is fitted on the first 80 % of the year.
+The score of a naive forecast is mean |y[t+h] - forecast| / mean |y[t+h] - y[t]| over the last tenth
+of the year with h = 4 steps (1 h): below 1 is better than persistence. The ridge uses loads of the
+last day and week, temperature and the calendar, and is fitted on the first 80 % of the year.
 """
 
 import argparse
@@ -55,7 +56,10 @@ def naive_score(kwh: np.ndarray, lag: int, step: int = 1) -> float:
     kwh = kwh.reshape(-1, step).sum(axis=1)
     ahead, lag = max(AHEAD // step, 1), lag // step
     target = np.arange(len(kwh) - len(kwh) // 10, len(kwh))
-    return float(np.abs(kwh[target] - kwh[target - lag]).mean() / np.abs(kwh[target] - kwh[target - ahead]).mean())
+    return float(
+        np.abs(kwh[target] - kwh[target - lag]).mean()
+        / np.abs(kwh[target] - kwh[target - ahead]).mean()
+    )
 
 
 def ridge_score(client: Client) -> float:
@@ -106,7 +110,11 @@ def state_table(clients: dict[str, list[Client]]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for state, group in clients.items():
-        cells = [np.median([naive_score(c.kwh, lag, step) for c in group]) for step in (1, 4) for lag in (DAY, WEEK)]
+        cells = [
+            np.median([naive_score(c.kwh, lag, step) for c in group])
+            for step in (1, 4)
+            for lag in (DAY, WEEK)
+        ]
         ridge = [ridge_score(c) for c in group]
         loads = [c.mean_kw for c in group]
         lines.append(
@@ -115,7 +123,9 @@ def state_table(clients: dict[str, list[Client]]) -> list[str]:
             + f" | {np.median(ridge):.2f} | {sum(r < 1 for r in ridge)} of {len(ridge)}"
             + f" | {max(loads) / min(loads):.0f} |"
         )
-    lines.append("| ComStock, Illinois | 100 | | | 2.58 | 2.20 | | | 510 (22 IL, 55 NY, 264 CA in the paper's 12) |")
+    lines.append(
+        "| ComStock, Illinois | 100 | | | 2.58 | 2.20 | | | 510 (22 IL, 55 NY, 264 CA in the paper's 12) |"
+    )
     return lines
 
 
@@ -141,7 +151,9 @@ def client_table(clients: dict[str, list[Client]]) -> list[str]:
 
 def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("root", type=Path)
     clients = read_clients(parser.parse_args().root)
     sys.stdout.write("\n".join([*state_table(clients), "", *client_table(clients)]) + "\n")

@@ -56,7 +56,8 @@ def write_metadata(root: Path, state: str, results: list[Simulated]) -> None:
     """One row per building of a state."""
     table = pa.Table.from_pylist([metadata_row(result) for result in results])
     _replace(
-        metadata_path(root, state), lambda part: pq.write_table(table, part, compression="zstd", store_schema=False)
+        metadata_path(root, state),
+        lambda part: pq.write_table(table, part, compression="zstd", store_schema=False),
     )
 
 
@@ -83,7 +84,11 @@ def metadata_row(result: Simulated) -> dict[str, int | float | str]:
              "cooling_setback", "hvac_lead", "dead_band")  # fmt: skip
     row |= {f"in.{name}": round(float(getattr(b, name)), 4) for name in plain}
     skipped = ("week", "holidays")
-    row |= {f"in.{name}": round(float(value), 4) for name, value in asdict(habits).items() if name not in skipped}
+    row |= {
+        f"in.{name}": round(float(value), 4)
+        for name, value in asdict(habits).items()
+        if name not in skipped
+    }
     row["in.week"] = "".join("WSC"[kind] for kind in habits.week)
     row["in.num_holidays"] = len(habits.holidays)
     return row
@@ -92,7 +97,10 @@ def metadata_row(result: Simulated) -> dict[str, int | float | str]:
 def write_weather(root: Path, station: Station) -> None:
     """The county's weather."""
     text = weather_table(station)
-    _replace(weather_path(root, station.gisjoin), lambda part: part.write_text(text, encoding="utf-8", newline="\n"))
+    _replace(
+        weather_path(root, station.gisjoin),
+        lambda part: part.write_text(text, encoding="utf-8", newline="\n"),
+    )
 
 
 def rounded(kwh: np.ndarray) -> np.ndarray:

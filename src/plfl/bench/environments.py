@@ -1,7 +1,7 @@
 """Where other systems run: in this interpreter if it has them, else in an environment of their own.
 
-Environments are made once, with venv and pip, in the user's cache folder. What is installed is what the extra `bench`
-of our own package asks for, and nowhere else written down.
+Environments are made once, with venv and pip, in the user's cache folder. What is installed is what
+the extra `bench` of our own package asks for, and nowhere else written down.
 """
 
 import fcntl
@@ -24,11 +24,15 @@ _INSTALL_SECONDS = 1800
 
 
 def find_python(peer: str, tell: Callable[[str], None] = lambda text: None) -> Path:
-    """An interpreter that can run this kind of peer, made if there is none; `RunFailed` says why there cannot be."""
+    """An interpreter that can run this kind of peer, made if there is none; `RunFailed` says why
+    there cannot be.
+    """
     if all(importlib.util.find_spec(name) for name in PACKAGES[peer]):
         return Path(sys.executable)
     wanted = requirements(peer)
-    mark = sha256("\n".join([platform.python_version(), platform.machine(), *wanted]).encode()).hexdigest()[:12]
+    mark = sha256(
+        "\n".join([platform.python_version(), platform.machine(), *wanted]).encode()
+    ).hexdigest()[:12]
     folder = cache_folder() / "bench" / f"{peer}-{mark}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -47,9 +51,13 @@ def requirements(peer: str) -> list[str]:
     try:
         stated = requires("plfl") or []
     except PackageNotFoundError as error:
-        raise RunFailed("plfl is not installed, so that its extra bench is unknown; run pip install .") from error
+        raise RunFailed(
+            "plfl is not installed, so that its extra bench is unknown; run pip install ."
+        ) from error
     names = [
-        text.partition(";")[0].strip() for text in stated if "extra" not in text or "'bench'" in text.replace('"', "'")
+        text.partition(";")[0].strip()
+        for text in stated
+        if "extra" not in text or "'bench'" in text.replace('"', "'")
     ]
     return sorted(name for name in names if name.startswith(PACKAGES[peer]))
 
@@ -71,9 +79,13 @@ def _make(folder: Path, wanted: list[str]) -> None:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_SECONDS)
         except subprocess.TimeoutExpired as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise RunFailed(f"installing {', '.join(wanted)} took longer than {_INSTALL_SECONDS} s") from error
+            raise RunFailed(
+                f"installing {', '.join(wanted)} took longer than {_INSTALL_SECONDS} s"
+            ) from error
         if done.returncode:
             shutil.rmtree(folder, ignore_errors=True)
             lines = [line for line in (done.stderr + done.stdout).splitlines() if "ERROR" in line]
-            raise RunFailed(f"cannot install {', '.join(wanted)}: {lines[-1] if lines else 'venv or pip failed'}")
+            raise RunFailed(
+                f"cannot install {', '.join(wanted)}: {lines[-1] if lines else 'venv or pip failed'}"
+            )
     (folder / "complete").touch()

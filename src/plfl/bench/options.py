@@ -46,7 +46,9 @@ class Options:
     rounds: int = 5
     """Measured rounds at least, of which the best counts."""
     min_seconds: float = 5.0
-    """Every system, and the limit, is measured for so long at least: a short round meets other programs by chance."""
+    """Every system, and the limit, is measured for so long at least: a short round meets other
+    programs by chance.
+    """
     is_fused: bool = False
     """Whether peers use PyTorch's fused Adam instead of its default."""
     max_seconds: float = 60.0
@@ -87,7 +89,8 @@ def make_options(*, clients: str | None = None, peers: str | None = None, **valu
 
 
 def days_for(num_clients: int) -> int:
-    """Days of data per client: a year, or less where very many clients would not fit into memory."""
+    """Days of data per client: a year, or less where very many clients would not fit into memory.
+    """
     return max(_MIN_DAYS, min(YEAR, _MAX_CLIENT_DAYS // num_clients))
 
 

@@ -1,4 +1,6 @@
-"""The page of a benchmark: one chart per federation, or a curve of a sweep, with the tables behind them."""
+"""The page of a benchmark: one chart per federation, or a curve of a sweep, with the tables behind
+them.
+"""
 
 from html import escape
 from math import log10
@@ -11,7 +13,15 @@ from plfl.report.files import fill
 from plfl.report.tables import Cell, amount, duration, table
 
 _HEAD = ["system", "client-steps/s", "ours is", "warm-up", "with", "rounds", "versions"]
-_SWEEP_HEAD = ["clients", "cores", "client-steps/s", "µs per client-step", "of the limit", "peak memory", "days each"]
+_SWEEP_HEAD = [
+    "clients",
+    "cores",
+    "client-steps/s",
+    "µs per client-step",
+    "of the limit",
+    "peak memory",
+    "days each",
+]
 
 _BUSY = 0.5
 """A load from which on a machine is not quiet."""
@@ -21,8 +31,19 @@ def make_page(result: dict[str, Any]) -> str:
     """The HTML of a benchmark's page, from its result alone."""
     machine, points = result["machine"], result["points"]
     device = machine["processor"] if points[0]["platform"] == "cpu" else machine["device"]
-    facts = " · ".join([device, f"{machine['cores']} cores", machine["system"], f"plfl {result['versions']['plfl']}"])
-    what = f"plfl bench: speed against {result['sweep']}" if result["sweep"] else "plfl bench: speed beside peers"
+    facts = " · ".join(
+        [
+            device,
+            f"{machine['cores']} cores",
+            machine["system"],
+            f"plfl {result['versions']['plfl']}",
+        ]
+    )
+    what = (
+        f"plfl bench: speed against {result['sweep']}"
+        if result["sweep"]
+        else "plfl bench: speed beside peers"
+    )
     sections = [_sweep(result)] if result["sweep"] else [_comparison(point) for point in points]
     warning = f'<p class="warning">{escape(said)}</p>' if (said := say_load(result)) else ""
     body = (
@@ -38,7 +59,9 @@ def say_verdict(result: dict[str, Any]) -> str:
     rate = first["systems"][0]["client_steps_per_second"]
     peers = [one for one in first["systems"][1:] if one["ratio"]]
     times = [f"{one['ratio']:,.1f} x {one['label']}" for one in peers]
-    return f"{rate:,.0f} client-steps/s with {first['clients']:,} clients" + (f": {', '.join(times)}" if times else "")
+    return f"{rate:,.0f} client-steps/s with {first['clients']:,} clients" + (
+        f": {', '.join(times)}" if times else ""
+    )
 
 
 def say_work(result: dict[str, Any]) -> str:
@@ -71,12 +94,15 @@ def say_rate(one: dict[str, Any]) -> str:
 def _comparison(point: dict[str, Any]) -> str:
     limit = point["limit_client_steps_per_second"]
     rows = [
-        (one["label"], one["client_steps_per_second"] or 0.0, say_rate(one) + _times(one)) for one in point["systems"]
+        (one["label"], one["client_steps_per_second"] or 0.0, say_rate(one) + _times(one))
+        for one in point["systems"]
     ]
     rows.append(("limit", limit, f"{limit:,.0f}"))
     title = say_place(point)
     chart = amount_chart(rows, label=f"client-steps/s of each system with {title}")
-    return f"<section><h2>{escape(title)}</h2>{chart}{_systems_table(point)}{_note(point)}</section>"
+    return (
+        f"<section><h2>{escape(title)}</h2>{chart}{_systems_table(point)}{_note(point)}</section>"
+    )
 
 
 def _times(one: dict[str, Any]) -> str:
@@ -95,7 +121,9 @@ def _systems_table(point: dict[str, Any]) -> str:
                 f"{one['ratio']:,.1f} x" if one["ratio"] else "–",
                 duration(one["warmup_seconds"]) if is_measured else "–",
                 Cell(one.get("how", "–"), kind="text"),
-                f"{len(one['rates'])}, median {median(one['rates']):,.0f}" if one.get("rates") else "–",
+                f"{len(one['rates'])}, median {median(one['rates']):,.0f}"
+                if one.get("rates")
+                else "–",
                 Cell(versions or "–", kind="text"),
             ]
         )
@@ -104,10 +132,16 @@ def _systems_table(point: dict[str, Any]) -> str:
 
 def _sweep(result: dict[str, Any]) -> str:
     points, kind = result["points"], result["sweep"]
-    place = {point[kind]: log10(point[kind]) if kind == "clients" else point[kind] for point in points}
-    curve = [(place[point[kind]], point["systems"][0]["client_steps_per_second"]) for point in points]
+    place = {
+        point[kind]: log10(point[kind]) if kind == "clients" else point[kind] for point in points
+    }
+    curve = [
+        (place[point[kind]], point["systems"][0]["client_steps_per_second"]) for point in points
+    ]
     ticks = {place[point[kind]]: f"{point[kind]:,}" for point in points}
-    chart = line_chart({"curve l1": curve}, ticks, label=f"client-steps/s against {kind}", has_zero=True)
+    chart = line_chart(
+        {"curve l1": curve}, ticks, label=f"client-steps/s against {kind}", has_zero=True
+    )
     rows = [
         [
             f"{point['clients']:,}",

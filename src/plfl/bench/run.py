@@ -1,7 +1,8 @@
-"""A benchmark from beginning to end: each system in a process of its own, one after the other, on the same cores.
+"""A benchmark from beginning to end: each system in a process of its own, one after the other, on
+the same cores.
 
-Ours runs first and writes the work down; a peer that cannot run, or whose check rounds come to other losses than ours,
-is not measured, with the reason, and the rest goes on.
+Ours runs first and writes the work down; a peer that cannot run, or whose check rounds come to
+other losses than ours, is not measured, with the reason, and the rest goes on.
 """
 
 import json
@@ -17,18 +18,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from plfl import runfolder
 from plfl._version import __version__
 from plfl.bench.environments import find_python
 from plfl.bench.options import SYSTEMS, Measured, Observer, Options, Progress
 from plfl.bench.page import make_page
 from plfl.errors import BadInput, RunFailed
+from plfl.runs import folder as runfolder
 from plfl.storage import write_json, write_text
 
 CHECK_TOLERANCE = 1e-4
 """By how much a peer's mean loss in a check round may differ from ours."""
 _LONGEST_SECONDS = 3600
-_QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+_QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 
 
 class Bench:
@@ -39,8 +44,14 @@ class Bench:
         self.all_cores = usable_cores()
         self.cores = options.cores or len(self.all_cores)
         if self.cores > len(self.all_cores):
-            raise BadInput(f"--cores {self.cores}, but this process may use {len(self.all_cores)}; ask for fewer")
-        systems = [name for name, system in SYSTEMS.items() if not system.peer or system.peer in options.peers]
+            raise BadInput(
+                f"--cores {self.cores}, but this process may use {len(self.all_cores)}; ask for fewer"
+            )
+        systems = [
+            name
+            for name, system in SYSTEMS.items()
+            if not system.peer or system.peer in options.peers
+        ]
         self.systems = ["plfl"] if options.sweep else systems
         self.num_done = 0
         self.num_all = len(self.points()) * (len(self.systems) + 1)
@@ -48,7 +59,9 @@ class Bench:
     def points(self) -> list[tuple[int, int]]:
         """(clients, cores) of each federation to measure."""
         if self.options.sweep == "cores":
-            return [(num, cores) for num in self.options.points for cores in range(1, self.cores + 1)]
+            return [
+                (num, cores) for num in self.options.points for cores in range(1, self.cores + 1)
+            ]
         return [(num, self.cores) for num in self.options.points]
 
     def run(self) -> list[dict[str, Any]]:
@@ -59,7 +72,11 @@ class Bench:
             point = self._measure(num_clients, cores)
             if cores not in limits:
                 self._show("products of matrices", [])
-                request = {"device": point["platform"], "cores": cores, "min_seconds": self.options.min_seconds}
+                request = {
+                    "device": point["platform"],
+                    "cores": cores,
+                    "min_seconds": self.options.min_seconds,
+                }
                 limits[cores] = self._ask("limit", request, cores)
             self.num_done += 1
             point["matrix_flop_per_second"] = limits[cores]
@@ -71,7 +88,9 @@ class Bench:
 
     def _measure(self, num_clients: int, cores: int) -> dict[str, Any]:
         """All systems on one federation."""
-        where = f"{num_clients:,} clients" + (f" on {_say_cores(cores)}" if self.options.sweep == "cores" else "")
+        where = f"{num_clients:,} clients" + (
+            f" on {_say_cores(cores)}" if self.options.sweep == "cores" else ""
+        )
         with tempfile.TemporaryDirectory(prefix="plfl-bench-") as name:
             self._show(f"{where}: {SYSTEMS['plfl'].label}", [])
             request = {
@@ -89,8 +108,18 @@ class Bench:
             self._done(f"{where}: {SYSTEMS['plfl'].label}", ours)
             measured = [ours]
             for system in self.systems[1:]:
-                measured.append(self._measure_peer(system, where, Path(name), cores, answer["check_losses"]))
-        shared = ("days", "num_params", "flop_per_client_step", "local_steps", "platform", "device_kind", "peak_bytes")
+                measured.append(
+                    self._measure_peer(system, where, Path(name), cores, answer["check_losses"])
+                )
+        shared = (
+            "days",
+            "num_params",
+            "flop_per_client_step",
+            "local_steps",
+            "platform",
+            "device_kind",
+            "peak_bytes",
+        )
         return {
             "clients": num_clients,
             "cores": cores,
@@ -98,13 +127,19 @@ class Bench:
             "systems": [one.to_dict(ours.client_steps_per_second) for one in measured],
         }
 
-    def _measure_peer(self, name: str, where: str, folder: Path, cores: int, losses: list[float]) -> Measured:
+    def _measure_peer(
+        self, name: str, where: str, folder: Path, cores: int, losses: list[float]
+    ) -> Measured:
         at = f"{where}: {SYSTEMS[name].label}"
         self._show(at, [])
         try:
             python = find_python(SYSTEMS[name].peer, lambda text: self._show(at, [text]))
             script = Path(__file__).parent / "peers" / f"{name}.py"
-            answer = _call([str(python), str(script), str(folder)], _environment(python, cores), self._pinned(cores))
+            answer = _call(
+                [str(python), str(script), str(folder)],
+                _environment(python, cores),
+                self._pinned(cores),
+            )
             check_losses(answer["check_losses"], losses)
             measured = Measured(name, max(answer["rates"]), facts=_facts(answer))
         except RunFailed as error:
@@ -127,10 +162,14 @@ class Bench:
     def _done(self, at: str, measured: Measured) -> None:
         self.num_done += 1
         rate = measured.client_steps_per_second
-        self._show(at, [f"{rate:,.0f} client-steps/s" if rate else f"not measured: {measured.reason}"])
+        self._show(
+            at, [f"{rate:,.0f} client-steps/s" if rate else f"not measured: {measured.reason}"]
+        )
 
 
-def run_bench(options: Options, folder: Path, observer: Observer = lambda progress: None) -> dict[str, Any]:
+def run_bench(
+    options: Options, folder: Path, observer: Observer = lambda progress: None
+) -> dict[str, Any]:
     """Measure, write result.json and report.html into a new folder, and return what was found."""
     bench = Bench(options, observer)
     runfolder.create(folder)
@@ -143,10 +182,14 @@ def run_bench(options: Options, folder: Path, observer: Observer = lambda progre
 
 
 def summarise(points: list[dict[str, Any]], options: Options, load: float) -> dict[str, Any]:
-    """The result: figures of the first federation by name, then all of them; `load` is what others kept busy."""
+    """The result: figures of the first federation by name, then all of them; `load` is what others
+    kept busy.
+    """
     first = points[0]
     rates = {one["name"]: one["client_steps_per_second"] for one in first["systems"]}
-    ratios = {f"ratio_vs_{one['name']}": one["ratio"] for one in first["systems"] if one["name"] != "plfl"}
+    ratios = {
+        f"ratio_vs_{one['name']}": one["ratio"] for one in first["systems"] if one["name"] != "plfl"
+    }
     return {
         "client_steps_per_second": rates,
         **ratios,
@@ -170,12 +213,18 @@ def check_losses(found: list[float], expected: list[float]) -> None:
         not abs(a - b) <= CHECK_TOLERANCE for a, b in zip(found, expected, strict=True)
     ):
         said, ours = ([f"{loss:.6f}" for loss in losses] for losses in (found, expected))
-        raise RunFailed(f"it does other work: its losses are {', '.join(said)}, ours are {', '.join(ours)}")
+        raise RunFailed(
+            f"it does other work: its losses are {', '.join(said)}, ours are {', '.join(ours)}"
+        )
 
 
 def usable_cores() -> set[int]:
     """The cores that this process may use."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    return (
+        os.sched_getaffinity(0)
+        if hasattr(os, "sched_getaffinity")
+        else set(range(os.cpu_count() or 1))
+    )
 
 
 @contextmanager
@@ -193,7 +242,9 @@ def pinned_to(cores: set[int]) -> Iterator[None]:
 
 
 def _call(command: list[str], environment: dict[str, str], cores: set[int]) -> Any:
-    """The JSON in the last line that a program prints; it and all that it started are gone afterwards."""
+    """The JSON in the last line that a program prints; it and all that it started are gone
+    afterwards.
+    """
     with pinned_to(cores):
         process = subprocess.Popen(
             command,
@@ -220,14 +271,21 @@ def _call(command: list[str], environment: dict[str, str], cores: set[int]) -> A
 
 def _environment(python: Path, cores: int) -> dict[str, str]:
     """Variables for a program: as many BLAS threads as cores; a peer's own packages only."""
-    found = {**os.environ, **_QUIET, "OPENBLAS_NUM_THREADS": str(cores), "MKL_NUM_THREADS": str(cores)}
+    found = {
+        **os.environ,
+        **_QUIET,
+        "OPENBLAS_NUM_THREADS": str(cores),
+        "MKL_NUM_THREADS": str(cores),
+    }
     if python != Path(sys.executable):
         found.pop("PYTHONPATH", None)
     return found
 
 
 def _facts(answer: dict[str, Any]) -> dict[str, Any]:
-    return {key: answer[key] for key in ("rates", "warmup_seconds", "how", "versions", "check_losses")}
+    return {
+        key: answer[key] for key in ("rates", "warmup_seconds", "how", "versions", "check_losses")
+    }
 
 
 def _say_cores(cores: int) -> str:

@@ -1,8 +1,10 @@
-"""The work that all systems do: the paper's federation on generated data, and the same as files for other systems.
+"""The work that all systems do: the paper's federation on generated data, and the same as files for
+other systems.
 
-`save_work` writes what a peer needs (peers/given.py reads it) and says what the check rounds must come to: our own
-engine trains the first clients for a few steps, and whoever does the same work has the same losses. A client-step is
-counted in FLOP as is usual: the products of the forward pass, and for the backward pass twice as many.
+`save_work` writes what a peer needs (peers/given.py reads it) and says what the check rounds must
+come to: our own engine trains the first clients for a few steps, and whoever does the same work has
+the same losses. A client-step is counted in FLOP as is usual: the products of the forward pass, and
+for the backward pass twice as many.
 """
 
 import json
@@ -18,8 +20,8 @@ import numpy as np
 from plfl.bench.options import days_for
 from plfl.config import Config
 from plfl.data.generated import generate
+from plfl.federate.federation import Federation, complete, optimizer_settings
 from plfl.federate.params import batches_key, client_keys
-from plfl.federation import Federation, complete, optimizer_settings
 from plfl.forecast.models import lstm_mlp
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, make_task, stack_clients
@@ -56,9 +58,15 @@ def save_work(
         "torch_device": "cpu" if devices[0].platform == "cpu" else "cuda",
         **measurement,
     }
-    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in stack_clients([task])._asdict().items()}
-    arrays |= {f"shared/{name}": np.asarray(start.server.common["x"][name]) for name in partition.shared}
-    arrays |= {f"personal/{name}": np.asarray(start.clients.personal[name]) for name in partition.personal}
+    arrays: dict[str, Any] = {
+        name: np.asarray(value) for name, value in stack_clients([task])._asdict().items()
+    }
+    arrays |= {
+        f"shared/{name}": np.asarray(start.server.common["x"][name]) for name in partition.shared
+    }
+    arrays |= {
+        f"personal/{name}": np.asarray(start.clients.personal[name]) for name in partition.personal
+    }
     np.savez(folder / "work.npz", check_origins=origins, **arrays)
     (folder / "work.json").write_text(json.dumps(sizes), encoding="utf-8")
     return losses
@@ -71,7 +79,10 @@ def _check(config: Config, task: Task, devices: list[jax.Device]) -> tuple[np.nd
     data, keys = stack_clients([task]), client_keys(config.seed, task.panel.ids)
     axes = ClientData._make(None if name == "calendar" else 0 for name in ClientData._fields)
     pick = jax.jit(
-        jax.vmap(lambda data, key, at: engine.training.pick_batches(data, batches_key(key, at)), (axes, 0, None))
+        jax.vmap(
+            lambda data, key, at: engine.training.pick_batches(data, batches_key(key, at)),
+            (axes, 0, None),
+        )
     )
     state, origins, losses = engine.init(), [], []
     for at in range(1, CHECK_ROUNDS + 1):
@@ -100,7 +111,9 @@ def _first(task: Task, num: int) -> Task:
 
 def count_flop(config: Config, task: Task) -> int:
     """FLOP of the matrix products in one client-step, counted in the reference model."""
-    model = lstm_mlp(task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp, is_reference=True)
+    model = lstm_mlp(
+        task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp, is_reference=True
+    )
     params = jax.eval_shape(model.init, jax.random.key(0))
     inputs = jax.ShapeDtypeStruct((config.batch, task.lookback, task.num_features), jnp.float32)
     return 3 * _count_products(jax.make_jaxpr(model.apply)(params, inputs).jaxpr)

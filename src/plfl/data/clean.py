@@ -1,8 +1,9 @@
-"""From readings to a panel: every client's rows are put in order, checked, and placed on one time grid.
+"""From readings to a panel: every client's rows are put in order, checked, and placed on one time
+grid.
 
-Decisions are the user's (`duplicates`, `allow_export`, `cumulative`, ... in the config) or follow from the data; each
-leaves a finding. Energy is conserved: a reading lies in exactly one interval of the grid, and an interval counts only
-if readings cover all of it.
+Decisions are the user's (`duplicates`, `allow_export`, `cumulative`, ... in the config) or follow
+from the data; each leaves a finding. Energy is conserved: a reading lies in exactly one interval of
+the grid, and an interval counts only if readings cover all of it.
 """
 
 from collections import Counter
@@ -80,7 +81,9 @@ def make_panel(
     """The panel of all clients that can be used (None if there is none), and what was found."""
     scratch = scratch or Scratch()
     if readings.is_cumulative and UNITS[readings.unit][1]:
-        raise BadInput(f"cumulative = true needs a unit of energy (Wh, kWh, MWh), not {readings.unit}")
+        raise BadInput(
+            f"cumulative = true needs a unit of energy (Wh, kWh, MWh), not {readings.unit}"
+        )
     if config.interval is not None:
         _asked_interval(config.interval)
     findings: list[Finding] = []
@@ -116,7 +119,12 @@ class _Client:
         utc, values = self._merge(*self._in_order(utc, values))
         known = values[np.isfinite(values)]
         if len(known) < 2:
-            self._note("PLF109", 1, 0 if len(self.series.stamps) else None, f"it has {_count(len(known), 'reading')}")
+            self._note(
+                "PLF109",
+                1,
+                0 if len(self.series.stamps) else None,
+                f"it has {_count(len(known), 'reading')}",
+            )
             return None
         is_asked = "PLF204" not in self.config.ignore and not self.readings.is_cumulative
         if is_asked and is_register(known):
@@ -135,7 +143,9 @@ class _Client:
         if self.series.stamp_zone is None:
             return self.series.stamps
         utc, is_missing = to_utc(self.series.stamp_zone, self.series.stamps)
-        if self.readings.is_end:  # 02:00 as the end of the last interval before a change is meant well: on its clock
+        if (
+            self.readings.is_end
+        ):  # 02:00 as the end of the last interval before a change is meant well: on its clock
             labels, is_gone = to_utc(self.series.stamp_zone, self.series.stamps - 1)
             is_missing &= is_gone
             labels = np.where(is_gone, utc, labels + 1)
@@ -143,7 +153,11 @@ class _Client:
                 utc = labels
         if is_missing.any():
             zone = self.series.stamp_zone
-            self._first("PLF110", is_missing, lambda k: f"{_count(k, 'stamp')} in the hour that {zone} skips")
+            self._first(
+                "PLF110",
+                is_missing,
+                lambda k: f"{_count(k, 'stamp')} in the hour that {zone} skips",
+            )
         return utc
 
     def _finite_values(self) -> np.ndarray:
@@ -152,21 +166,33 @@ class _Client:
             is_huge = np.abs(values) > LARGEST
             if is_huge.any():
                 at = int(np.argmax(is_huge))
-                self._first("PLF202", is_huge, lambda k: f"{_count(k, 'reading')}, the first {_number(values[at])}")
+                self._first(
+                    "PLF202",
+                    is_huge,
+                    lambda k: f"{_count(k, 'reading')}, the first {_number(values[at])}",
+                )
             if not (is_known := np.isfinite(values) & ~is_huge).all():
-                values = np.where(is_known, values, np.nan)  # which also replaces NaNs that make arithmetic warn
+                values = np.where(
+                    is_known, values, np.nan
+                )  # which also replaces NaNs that make arithmetic warn
             for name, column in zip(self.readings.covariate_names, covariates.T, strict=True):
-                if (is_wrong := np.abs(column) >= LARGEST).any():  # so that no mean of them is beyond, in float32
+                if (
+                    is_wrong := np.abs(column) >= LARGEST
+                ).any():  # so that no mean of them is beyond, in float32
                     self._first("PLF202", is_wrong, lambda k: f"{_count(k, 'value')}", column=name)
         return values
 
     def _in_order(self, utc: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Known readings in order of time; an empty one stays where it says the covariates of its time."""
+        """Known readings in order of time; an empty one stays where it says the covariates of its
+        time.
+        """
         is_known = np.isfinite(values)
         if not is_known.all():
             if self.series.covariates.shape[1]:
                 known, missing = np.sort(utc[is_known]), np.flatnonzero(~is_known)
-                before, after = (np.searchsorted(known, utc[missing], side) for side in ("left", "right"))
+                before, after = (
+                    np.searchsorted(known, utc[missing], side) for side in ("left", "right")
+                )
                 is_known[missing] = before == after
             self.rows = np.flatnonzero(is_known)
         known = utc[self.rows]
@@ -186,24 +212,39 @@ class _Client:
         is_other = is_copy & (values != values[firsts][group]) & np.isfinite(values)
         in_conflict = np.isin(group, group[is_other])
         if (same := is_copy & ~in_conflict).any():
-            self._at("PLF103", int(same.sum()), int(np.argmax(same)), _count(int(same.sum()), "copy", "copies"))
+            self._at(
+                "PLF103",
+                int(same.sum()),
+                int(np.argmax(same)),
+                _count(int(same.sum()), "copy", "copies"),
+            )
         how = self.config.duplicates
         if is_other.any() and how == "refuse":
             at = int(np.argmax(is_other))
-            detail = f"{_count(len(np.unique(group[is_other])), 'stamp')} with several values, first "
+            detail = (
+                f"{_count(len(np.unique(group[is_other])), 'stamp')} with several values, first "
+            )
             detail += f"{values[firsts[group[at]]]:g} and {values[at]:g}"
             self._at("PLF104", len(np.unique(group[is_other])), at, detail)
         kept = np.append(firsts[1:], len(values)) - 1 if how == "last" else firsts
         self.rows = self.rows[kept]
-        return utc[kept], np.bincount(group, values) / np.bincount(group) if how == "mean" else values[kept]
+        return utc[kept], np.bincount(group, values) / np.bincount(
+            group
+        ) if how == "mean" else values[kept]
 
     def _lengths(self, utc: np.ndarray) -> np.ndarray | None:
-        """How long each step from a reading to the next is as an interval, 0 for a gap: (readings - 1,)."""
+        """How long each step from a reading to the next is as an interval, 0 for a gap: (readings -
+        1,).
+        """
         steps = np.diff(utc)
         if steps.min() == steps.max() and _DAY % steps[0] == 0:
             return steps
         usual = int(steps.min())
-        if _is_odd_interval(usual) and 2 * (steps == usual).sum() >= len(steps) and not (steps % usual).any():
+        if (
+            _is_odd_interval(usual)
+            and 2 * (steps == usual).sum() >= len(steps)
+            and not (steps % usual).any()
+        ):
             return np.where(steps == usual, usual, 0)
         rounded = _round_steps(steps)
         begins, ends = find_runs(np.diff(rounded) == 0)
@@ -211,7 +252,12 @@ class _Client:
         counts = np.bincount(rounded)
         counts[0] = 0
         if not counts.any():
-            self._at("PLF108", len(steps), 1, f"steps of {_length(steps[0])} and others that do not divide a day")
+            self._at(
+                "PLF108",
+                len(steps),
+                1,
+                f"steps of {_length(steps[0])} and others that do not divide a day",
+            )
             return None
         common = int(counts.argmax())
         sustained = {common, *(int(step) for step in rounded[begins[is_long]])}
@@ -227,7 +273,12 @@ class _Client:
             lengths = " and ".join(_length(step) for step in sorted(sustained))
             num_changes = int((np.diff(rounded[parts]) != 0).sum()) if parts else 0
             at += self.readings.is_end
-            self._at("PLF107", max(1, num_changes), at, f"intervals of {lengths}, added up to {_length(coarsest)}")
+            self._at(
+                "PLF107",
+                max(1, num_changes),
+                at,
+                f"intervals of {lengths}, added up to {_length(coarsest)}",
+            )
         is_interval = rounded == common
         if len(sustained) > 1:  # a lone long step between shorter ones is a gap
             is_interval[1:-1] &= rounded[1:-1] <= np.maximum(rounded[:-2], rounded[2:])
@@ -244,7 +295,9 @@ class _Client:
             is_step = lengths > 0
             energy = np.diff(values)
             if (falls := is_step & (energy < 0)).any():
-                detail = f"{_count(int(falls.sum()), 'time')}, first from {values[np.argmax(falls)]:g}"
+                detail = (
+                    f"{_count(int(falls.sum()), 'time')}, first from {values[np.argmax(falls)]:g}"
+                )
                 self._at("PLF208", int(falls.sum()), int(np.argmax(falls)) + 1, detail)
             is_step &= energy >= 0
             self.rows = self.rows[1:][is_step]
@@ -254,7 +307,9 @@ class _Client:
             begins = utc - duration
         return begins, duration, values * (factor * duration / 3600 if is_power else factor)
 
-    def _place(self, begins: np.ndarray, lengths: np.ndarray, energy: np.ndarray, interval: int) -> Gridded | None:
+    def _place(
+        self, begins: np.ndarray, lengths: np.ndarray, energy: np.ndarray, interval: int
+    ) -> Gridded | None:
         """The readings on the client's own grid."""
         if len(begins) < 2:
             self._note("PLF109", 1, None, "fewer than 2 readings remain")
@@ -279,7 +334,9 @@ class _Client:
         if (pause := int(np.diff(begins).max())) > _LONGEST_PAUSE:
             at = int(np.argmax(np.diff(begins)))
             at += at >= len(begins) // 2  # the lonely side of the pause
-            self._at("PLF108", 1, at, f"there are {pause / _DAY / 365:,.0f} years between two readings")
+            self._at(
+                "PLF108", 1, at, f"there are {pause / _DAY / 365:,.0f} years between two readings"
+            )
             return None
         if num > max(_MANY_INTERVALS, 100 * len(begins)):
             detail = f"{len(begins):,} readings of {_length(interval)} lie scattered over {_length(num * interval)}"
@@ -318,16 +375,24 @@ class _Client:
             np.divide(totals, weights, out=inputs[:, k], where=weights > 0, casting="same_kind")
         return self._gridded(start, interval, load, inputs)
 
-    def _gridded(self, start: int, interval: int, load: np.ndarray, covariates: np.ndarray) -> Gridded:
+    def _gridded(
+        self, start: int, interval: int, load: np.ndarray, covariates: np.ndarray
+    ) -> Gridded:
         series = self.series  # its rows can be forgotten now
         place = Place(file=series.file, column=series.column, client=series.id)
-        return Gridded(series.id, series.zone, series.statics, place, start, interval, load, covariates)
+        return Gridded(
+            series.id, series.zone, series.statics, place, start, interval, load, covariates
+        )
 
     def _judge(self, found: Gridded) -> Gridded:
-        """What the values say of the meter. A reading is changed for what was known by its time, and nothing later."""
+        """What the values say of the meter. A reading is changed for what was known by its time,
+        and nothing later.
+        """
         if self._is_constant(found):
             return found
-        if all(finding.code != "PLF202" for finding in self.findings):  # its readings are not missing
+        if all(
+            finding.code != "PLF202" for finding in self.findings
+        ):  # its readings are not missing
             self._gaps(found)
         self._missing_hours(found)
         ignored = set(self.config.ignore)
@@ -347,7 +412,9 @@ class _Client:
         if not is_steady(values):
             return False
         low, high = values.min(), values.max()
-        detail = f"always {low:g} kWh" if low == high else f"always from {low:.9g} to {high:.9g} kWh"
+        detail = (
+            f"always {low:g} kWh" if low == high else f"always from {low:.9g} to {high:.9g} kWh"
+        )
         self._time("PLF206", len(values), found, int(np.argmax(is_known)), detail)
         return True
 
@@ -356,7 +423,9 @@ class _Client:
         units, levels = find_changes(found.load, _DAY // found.interval)
         for code, changes in (("PLF205", units), ("PLF210", levels)):
             if changes:
-                listed = ", ".join(f"x {change.factor:.4g} at {_utc(found, change.at)}" for change in changes[:3])
+                listed = ", ".join(
+                    f"x {change.factor:.4g} at {_utc(found, change.at)}" for change in changes[:3]
+                )
                 detail = f"all values {listed}{', ...' if len(changes) > 3 else ''}"
                 if code == "PLF205":
                     detail += f"; undone from {_utc(found, changes[0].seen)} on"
@@ -389,7 +458,9 @@ class _Client:
         begins, ends = find_stuck(found.load, steps_per_hour)
         if len(begins):
             hours = (ends - begins).max() / steps_per_hour
-            detail = f"{_count(len(begins), 'stretch', 'stretches')} of one value, up to {hours:g} h"
+            detail = (
+                f"{_count(len(begins), 'stretch', 'stretches')} of one value, up to {hours:g} h"
+            )
             self._time("PLF207", len(begins), found, int(begins[0]), detail)
         for begin, end in zip(begins, ends, strict=True):
             found.load[begin + num_stuck(steps_per_hour) - 1 : end] = np.nan
@@ -403,7 +474,12 @@ class _Client:
         for fall, by in find_falls(self.series.stamp_zone, found.start, found.end):
             index, num = (fall - found.start) // found.interval, by // found.interval
             around = known[max(0, index - num) : index + num + 1]
-            if num and len(around) == 2 * num + 1 and around.sum() == num + 1 and not known[index : index + num].any():
+            if (
+                num
+                and len(around) == 2 * num + 1
+                and around.sum() == num + 1
+                and not known[index : index + num].any()
+            ):
                 at.append(index)
         if at:
             self._time("PLF115", len(at), found, at[0], _count(len(at), "time"))
@@ -418,13 +494,23 @@ class _Client:
         is_short = lengths <= _intervals_of(self.config.max_gap, found.interval)
         for code, chosen in (("PLF105", is_short), ("PLF106", ~is_short)):
             if chosen.any():
-                missing, longest = int(lengths[chosen].sum()), lengths[chosen].max() * found.interval
-                detail = f"{_count(int(chosen.sum()), 'gap')}, {_count(missing, 'reading')} missing, "
+                missing, longest = (
+                    int(lengths[chosen].sum()),
+                    lengths[chosen].max() * found.interval,
+                )
+                detail = (
+                    f"{_count(int(chosen.sum()), 'gap')}, {_count(missing, 'reading')} missing, "
+                )
                 detail += f"the longest {_length(longest)}"
                 self._time(code, int(chosen.sum()), found, int(begins[chosen][0]), detail)
 
     def _first(
-        self, code: str, is_wrong: np.ndarray, detail: Callable[[int], str], *, column: str | None = None
+        self,
+        code: str,
+        is_wrong: np.ndarray,
+        detail: Callable[[int], str],
+        *,
+        column: str | None = None,
     ) -> None:
         """A finding about rows of the file."""
         count = int(is_wrong.sum())
@@ -435,7 +521,9 @@ class _Client:
         self._note(code, count, int(self.rows[min(index, len(self.rows) - 1)]), detail)
 
     def _time(self, code: str, count: int, found: Gridded, index: int, detail: str) -> None:
-        """A finding about an interval of the grid: its stamp, and the row where it stands, if it stands there."""
+        """A finding about an interval of the grid: its stamp, and the row where it stands, if it
+        stands there.
+        """
         stamp = found.start + (index + self.readings.is_end) * found.interval  # UTC
         if self.series.stamp_zone is not None:
             stamp += int(utc_offset(self.series.stamp_zone, np.array([stamp]))[0])
@@ -447,9 +535,14 @@ class _Client:
                 break
         self.findings.append(_finding(code, count, place, self._show(stamp), detail))
 
-    def _note(self, code: str, count: int, row: int | None, detail: str, *, column: str | None = None) -> None:
+    def _note(
+        self, code: str, count: int, row: int | None, detail: str, *, column: str | None = None
+    ) -> None:
         if row is None or not len(self.series.stamps):
-            place, stamp = Place(file=self.series.file, column=self.series.column, client=self.series.id), None
+            place, stamp = (
+                Place(file=self.series.file, column=self.series.column, client=self.series.id),
+                None,
+            )
         else:
             place, stamp = self.series.place(int(row)), self._stamp(int(row))
         self.findings.append(_finding(code, count, place, stamp, detail, column=column))
@@ -465,7 +558,9 @@ class _Client:
 def _on_one_grid(
     gridded: list[Gridded], readings: Readings, config: Config, scratch: Scratch
 ) -> tuple[Panel | None, list[Finding]]:
-    """All clients on the interval that is asked for, or that most of them have; takes them out of the list."""
+    """All clients on the interval that is asked for, or that most of them have; takes them out of
+    the list.
+    """
     refused: list[Finding] = []
     if not gridded:
         return None, refused
@@ -478,7 +573,9 @@ def _on_one_grid(
             refused.append(Finding("PLF112", 1, client.place, detail))
         elif interval % client.interval or (client.start - phase) % client.interval:
             detail = f"intervals of {_length(client.interval)} from {_utc(client, 0)} on do not fit into the "
-            refused.append(Finding("PLF108", 1, client.place, detail + f"grid of {_length(interval)}"))
+            refused.append(
+                Finding("PLF108", 1, client.place, detail + f"grid of {_length(interval)}")
+            )
         elif (is_huge := np.abs(client.load) > LARGEST * client.interval / interval).any():
             detail = f"{_count(int(is_huge.sum()), 'reading')} of more than 1e15 kWh in {_length(interval)}"
             refused.append(Finding("PLF202", int(is_huge.sum()), client.place, detail))
@@ -490,8 +587,14 @@ def _on_one_grid(
         return None, refused
     start = min((client.start - phase) // interval for client in fitting) * interval + phase
     num = max(-(-(client.end - start) // interval) for client in fitting)
-    if num > max(_MANY_INTERVALS, 100 * max(len(client.load) * client.interval // interval for client in fitting)):
-        early, late = min(fitting, key=lambda client: client.start), max(fitting, key=lambda client: client.start)
+    if num > max(
+        _MANY_INTERVALS,
+        100 * max(len(client.load) * client.interval // interval for client in fitting),
+    ):
+        early, late = (
+            min(fitting, key=lambda client: client.start),
+            max(fitting, key=lambda client: client.start),
+        )
         raise BadInput(
             f"the clients' times are too far apart for one run: {early.id!r} begins at {_utc(early, 0)}, "
             f"{late.id!r} at {_utc(late, 0)}; correct their stamps, or leave one out"
@@ -534,9 +637,13 @@ def _choose_interval(gridded: list[Gridded], config: Config) -> int:
 
 
 def _asked_interval(duration: str) -> int:
-    seconds = 0 if duration.isdigit() else count_intervals(duration, np.timedelta64(1, "s"), "interval")
+    seconds = (
+        0 if duration.isdigit() else count_intervals(duration, np.timedelta64(1, "s"), "interval")
+    )
     if not seconds or _DAY % seconds:
-        raise BadInput(f"interval = {duration!r} is no duration that divides a day; write 15min, 30min or 1h, say")
+        raise BadInput(
+            f"interval = {duration!r} is no duration that divides a day; write 15min, 30min or 1h, say"
+        )
     return seconds
 
 
@@ -550,7 +657,9 @@ def _choose_phase(gridded: list[Gridded], interval: int) -> int:
 
 
 def _resampled(client: Gridded, interval: int, phase: int) -> tuple[int, np.ndarray, np.ndarray]:
-    """Start, load and covariates in longer intervals: energy added up (NaN if incomplete), covariates averaged."""
+    """Start, load and covariates in longer intervals: energy added up (NaN if incomplete),
+    covariates averaged.
+    """
     if client.interval == interval:
         return client.start, client.load, client.covariates
     ratio = interval // client.interval
@@ -560,17 +669,22 @@ def _resampled(client: Gridded, interval: int, phase: int) -> tuple[int, np.ndar
     inputs = np.pad(client.covariates, ((before, after), (0, 0)), constant_values=np.nan)
     inputs = inputs.reshape(len(load), ratio, inputs.shape[1])
     num_known = np.isfinite(inputs).sum(1)
-    averaged = np.nansum(inputs, 1) / np.where(num_known, num_known, np.nan)  # an hourly weather column has gaps
+    averaged = np.nansum(inputs, 1) / np.where(
+        num_known, num_known, np.nan
+    )  # an hourly weather column has gaps
     return client.start - before * client.interval, load, averaged
 
 
 def _is_odd_interval(seconds: int) -> bool:
-    """Whether a length divides a day and is none to which jittered steps are rounded, such as 90 s."""
+    """Whether a length divides a day and is none to which jittered steps are rounded, such as 90 s.
+    """
     return seconds > 0 and _DAY % seconds == 0 and seconds not in _DIVISORS
 
 
 def _round_steps(steps: np.ndarray) -> np.ndarray:
-    """Each step as the nearest whole divisor of a day, if it is within the jitter of one; 0 where there is none."""
+    """Each step as the nearest whole divisor of a day, if it is within the jitter of one; 0 where
+    there is none.
+    """
     above = np.clip(np.searchsorted(_DIVISORS, steps), 1, len(_DIVISORS) - 1)
     nearest, below = _DIVISORS[above], _DIVISORS[above - 1]
     nearest = np.where(np.abs(steps - below) <= np.abs(nearest - steps), below, nearest)
@@ -578,7 +692,8 @@ def _round_steps(steps: np.ndarray) -> np.ndarray:
 
 
 def _durations(lengths: np.ndarray, *, is_end: bool) -> np.ndarray:
-    """The length of each reading's own interval: the step that follows it (or leads to it, if stamps mark ends).
+    """The length of each reading's own interval: the step that follows it (or leads to it, if
+    stamps mark ends).
 
     Beside a gap, it is that of the nearest known step before (after, if stamps mark ends).
     """
@@ -597,7 +712,9 @@ def _phase(begins: np.ndarray, interval: int) -> tuple[int, np.ndarray]:
     """Where the grid begins (seconds modulo the interval), and how far each begin is beside it."""
     residues = begins % interval
     common = int(np.bincount(residues).argmax()) if interval <= _DAY else int(residues[0])
-    full = common // 60 * 60 if common % 60 < 30 else (common // 60 + 1) * 60  # 00:14:59 means 00:15
+    full = (
+        common // 60 * 60 if common % 60 < 30 else (common // 60 + 1) * 60
+    )  # 00:14:59 means 00:15
     deviation = (begins - full + interval // 2) % interval - interval // 2
     return full % interval, deviation
 
@@ -607,7 +724,10 @@ def _finding(
 ) -> Finding:
     assert code in RULES
     return Finding(
-        code, count, Place(place.file, place.row, place.line, column or place.column, place.client, time), detail
+        code,
+        count,
+        Place(place.file, place.row, place.line, column or place.column, place.client, time),
+        detail,
     )
 
 

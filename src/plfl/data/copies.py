@@ -1,8 +1,9 @@
 """Copies: clients that have the same readings as another, but for scale and rounding.
 
-To compare all pairs would take hours for ten thousand meters. A sketch of each (its standardised readings at some
-times, projected on a few random directions) is nearly the same for copies and for hardly any others, so only clients
-whose sketches are near each other are compared: in the order of the first projection these are neighbours.
+To compare all pairs would take hours for ten thousand meters. A sketch of each (its standardised
+readings at some times, projected on a few random directions) is nearly the same for copies and for
+hardly any others, so only clients whose sketches are near each other are compared: in the order of
+the first projection these are neighbours.
 """
 
 import numpy as np
@@ -17,7 +18,9 @@ _NEARLY, _FEW_TIMES = 0.999, 500
 """What copies reach at a few of their times, too."""
 _NUM_TIMES, _NUM_DIRECTIONS = 2048, 16
 _REACH = 0.5
-"""Projections of copies differ by 0.014 (a standard deviation), and by more where one of them has gaps."""
+"""Projections of copies differ by 0.014 (a standard deviation), and by more where one of them has
+gaps.
+"""
 
 
 def find_copies(panel: Panel) -> list[Finding]:
@@ -27,7 +30,9 @@ def find_copies(panel: Panel) -> list[Finding]:
     sketches = _sketch(panel.load)
     order = np.argsort(sketches[:, 0], kind="stable")
     ordered = sketches[order]
-    begins, ends = (np.searchsorted(ordered[:, 0], sketches[:, 0] + shift) for shift in (-_REACH, _REACH))
+    begins, ends = (
+        np.searchsorted(ordered[:, 0], sketches[:, 0] + shift) for shift in (-_REACH, _REACH)
+    )
     findings: dict[int, Finding] = {}
     for row in forgetting(range(panel.num_clients), panel.load):
         around = slice(begins[row], ends[row])
@@ -45,12 +50,16 @@ def _sketch(load: np.ndarray) -> np.ndarray:
     """(clients, directions) float32; of length 1 in all directions together, on average."""
     num_clients, num_times = load.shape
     times = np.unique(np.linspace(0, num_times - 1, min(num_times, _NUM_TIMES)).astype(np.int64))
-    directions = np.random.default_rng(0).standard_normal((len(times), _NUM_DIRECTIONS)).astype(np.float32)
+    directions = (
+        np.random.default_rng(0).standard_normal((len(times), _NUM_DIRECTIONS)).astype(np.float32)
+    )
     sketches = np.empty((num_clients, _NUM_DIRECTIONS), np.float32)
     for block in blocks(num_clients):
         values = _fill(load[block], times)
         known = np.isfinite(values)
-        mean = np.where(known, values, 0).sum(1, keepdims=True) / np.maximum(known.sum(1, keepdims=True), 1)
+        mean = np.where(known, values, 0).sum(1, keepdims=True) / np.maximum(
+            known.sum(1, keepdims=True), 1
+        )
         values = np.where(known, values - mean, 0)
         values /= np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-30)
         sketches[block] = values.astype(np.float32) @ directions
@@ -59,7 +68,9 @@ def _sketch(load: np.ndarray) -> np.ndarray:
 
 
 def _fill(load: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """(clients, times) float64: the reading at each time or the last known one before it, so that gaps matter less."""
+    """(clients, times) float64: the reading at each time or the last known one before it, so that
+    gaps matter less.
+    """
     values = load[:, times].astype(np.float64)
     for row in np.flatnonzero(np.isnan(values).any(axis=1)):
         known = np.flatnonzero(np.isfinite(load[row]))

@@ -1,8 +1,9 @@
 """Detectors: what a series of readings looks like, judged from its values alone.
 
-Each is a pure function of one client's values in order of time. They are judgements, so they are strict: each asks
-for a pattern that a working meter in one unit does not produce. What changes a reading (stuck, glitch, export, unit) is
-known from the readings up to it, so that nothing that comes later changes what a forecast is made from.
+Each is a pure function of one client's values in order of time. They are judgements, so they are
+strict: each asks for a pattern that a working meter in one unit does not produce. What changes a
+reading (stuck, glitch, export, unit) is known from the readings up to it, so that nothing that
+comes later changes what a forecast is made from.
 """
 
 from typing import NamedTuple
@@ -19,18 +20,24 @@ _MIN_REGISTER = 48
 _STEADY = 1e-6
 """Standard deviation relative to the mean; less is rounding."""
 _EXPORT_VALUES = 10
-"""Different negative readings that make a meter one that exports; what marks a missing reading is always the same."""
+"""Different negative readings that make a meter one that exports; what marks a missing reading is
+always the same.
+"""
 _GLITCH = 50
 """Times the largest reading of all days before; of 656 meters none did more than 9."""
 _GLITCH_DAYS, _PEAK_DAYS, _GLITCH_REACH = 8, 3, 35
-"""After so many days of such readings (with a few such readings), within so many, the meter is believed."""
+"""After so many days of such readings (with a few such readings), within so many, the meter is
+believed.
+"""
 _FIRST_DAYS = 2
 """They are judged together, as there is nothing before them."""
 _DAYS = 7
 _LEAST_DAYS = 4
 """Known days of a week that tell its level."""
 _LASTING, _PATIENCE = 28, 56
-"""Days after which a new level is no holiday, and within which some week shows the shape of the one before."""
+"""Days after which a new level is no holiday, and within which some week shows the shape of the one
+before.
+"""
 _QUANTILES = (0.1, 0.5, 0.9)
 _MIN_DAILY = 12
 """Readings of a day that tell its hours apart."""
@@ -39,7 +46,9 @@ _LEAST_FACTOR = np.log(3)
 _LEAST_UNIT = 50
 """No load changes like this at all hours of the day and keeps the shape of its days."""
 _TOLERANCE = 0.7
-"""Of a log factor (up to 2), or of the log of high to low loads: by how much a building's own weeks may differ."""
+"""Of a log factor (up to 2), or of the log of high to low loads: by how much a building's own weeks
+may differ.
+"""
 _TIMES_USUAL, _UNIT_MISFIT = 5, (0.15, 0.5)
 """How far a log factor may be from that of a unit: so many times what is usual, within these."""
 _LEAST_SWING = 0.4
@@ -49,7 +58,9 @@ _SHARP, _SHARP_UNIT = 0.3, 0.1
 
 
 def is_register(values: np.ndarray) -> bool:
-    """Whether values (known ones, in order of time) are a counter: they only ever rise, but for rare resets."""
+    """Whether values (known ones, in order of time) are a counter: they only ever rise, but for
+    rare resets.
+    """
     if len(values) < _MIN_REGISTER:
         return False
     change = np.diff(values)
@@ -82,11 +93,14 @@ def is_steady(values: np.ndarray) -> bool:
 
 
 def find_stuck(load: np.ndarray, steps_per_hour: float) -> tuple[np.ndarray, np.ndarray]:
-    """Begin and end of each stretch of exactly equal values that lasts for `STUCK_HOURS`; load is on a grid.
+    """Begin and end of each stretch of exactly equal values that lasts for `STUCK_HOURS`; load is
+    on a grid.
 
     It is none where the meter rests: it has stood at the same value for hours before.
     """
-    begins, ends = find_runs(np.diff(load) == 0)  # a run of k equal differences is k + 1 equal values
+    begins, ends = find_runs(
+        np.diff(load) == 0
+    )  # a run of k equal differences is k + 1 equal values
     lengths = ends + 1 - begins
     is_rest = lengths >= _REST_HOURS * steps_per_hour
     is_long = lengths >= num_stuck(steps_per_hour)
@@ -101,10 +115,16 @@ def num_stuck(steps_per_hour: float) -> int:
 
 
 def find_export(load: np.ndarray) -> int:
-    """The place from which on negative readings are what a meter exports: it has shown several; the end if never."""
+    """The place from which on negative readings are what a meter exports: it has shown several; the
+    end if never.
+    """
     negative = np.flatnonzero(load < 0)
     _, firsts = np.unique(load[negative], return_index=True)
-    return int(negative[np.sort(firsts)[_EXPORT_VALUES - 1]]) if len(firsts) >= _EXPORT_VALUES else len(load)
+    return (
+        int(negative[np.sort(firsts)[_EXPORT_VALUES - 1]])
+        if len(firsts) >= _EXPORT_VALUES
+        else len(load)
+    )
 
 
 def find_glitches(load: np.ndarray, steps_per_day: int) -> np.ndarray:
@@ -116,7 +136,9 @@ def find_glitches(load: np.ndarray, steps_per_day: int) -> np.ndarray:
     largest = sizes.max(1, initial=0)
     first = np.sort(sizes[:_FIRST_DAYS][sizes[:_FIRST_DAYS] > 0])
     usual = float(first[max(0, len(first) - 2 - len(first) // 50)]) if len(first) else 0.0
-    before = np.maximum.accumulate(np.concatenate([[usual] * _FIRST_DAYS, largest[_FIRST_DAYS - 1 :]]))
+    before = np.maximum.accumulate(
+        np.concatenate([[usual] * _FIRST_DAYS, largest[_FIRST_DAYS - 1 :]])
+    )
     if not (largest > _GLITCH * np.where(before > 0, before, np.inf)[:num_days]).any():
         return np.zeros(0, np.int64)
     return _walk_days(sizes, usual)
@@ -125,8 +147,8 @@ def find_glitches(load: np.ndarray, steps_per_day: int) -> np.ndarray:
 def _walk_days(sizes: np.ndarray, usual: float) -> np.ndarray:
     """Places of glitches in (days, readings): a day with one is no measure of those that follow.
 
-    What comes again and again is a load: a few peaks are soon believed, as a sauna has them, and whole days are when
-    a change of unit would be known.
+    What comes again and again is a load: a few peaks are soon believed, as a sauna has them, and
+    whole days are when a change of unit would be known.
     """
     is_glitch = np.zeros(sizes.shape, bool)
     large: dict[int, bool] = {}  # days with such readings, and whether these are few
@@ -167,19 +189,28 @@ class Changes(NamedTuple):
 def find_changes(load: np.ndarray, steps_per_day: int) -> Changes:
     """Where the unit or the level changes within a load on a grid (NaN where missing).
 
-    A step is sharp, and over the week before and the week after all hours of the day, nights included, and low, middle
-    and high loads differ by one factor: a holiday, a closed school or a new tenant is not like this.
+    A step is sharp, and over the week before and the week after all hours of the day, nights
+    included, and low, middle and high loads differ by one factor: a holiday, a closed school or a
+    new tenant is not like this.
     """
     weeks = _Weeks(load, steps_per_day)
     units, reach = _find_units(weeks), _DAYS * steps_per_day
-    levels = [each for each in _find_levels(weeks) if all(abs(each.at - unit.at) > reach for unit in units)]
+    levels = [
+        each
+        for each in _find_levels(weeks)
+        if all(abs(each.at - unit.at) > reach for unit in units)
+    ]
     return Changes(units, levels)
 
 
 def _find_units(weeks: "_Weeks") -> list[LevelChange]:
     """Changes of unit and back, in the order in which they are seen."""
     least = np.log(_LEAST_UNIT) - _TOLERANCE
-    found = [(day, change) for day in weeks.candidates(least) if (change := _judge_unit(weeks, day)) is not None]
+    found = [
+        (day, change)
+        for day in weeks.candidates(least)
+        if (change := _judge_unit(weeks, day)) is not None
+    ]
     changes: list[LevelChange] = []
     first = 0
     for day, change in sorted(found, key=lambda item: item[1].seen):
@@ -191,11 +222,12 @@ def _find_units(weeks: "_Weeks") -> list[LevelChange]:
 
 
 def _judge_unit(weeks: "_Weeks", day: int) -> LevelChange | None:
-    """A week before and after the day all days are at one level, and a week like that before has a factor of units.
+    """A week before and after the day all days are at one level, and a week like that before has a
+    factor of units.
 
-    Mostly that is the week after; but schools close. Factors are 1000 (W and kW), or readings per hour (energy and
-    power; four, whatever the interval is now, as most meters read quarters of an hour), or both; those below
-    `_LEAST_UNIT` are levels, since a load may do that.
+    Mostly that is the week after; but schools close. Factors are 1000 (W and kW), or readings per
+    hour (energy and power; four, whatever the interval is now, as most meters read quarters of an
+    hour), or both; those below `_LEAST_UNIT` are levels, since a load may do that.
     """
     at = weeks.locate(day, weeks.changes[day], _SHARP_UNIT)
     if at is None or not weeks.is_between_weeks(day):
@@ -213,7 +245,11 @@ def _find_levels(weeks: "_Weeks") -> list[LevelChange]:
     changes: list[LevelChange] = []
     for day in weeks.candidates(_TOLERANCE * _LEAST_FACTOR):
         is_old = changes and day * weeks.steps_per_day < changes[-1].seen
-        if is_old or not weeks.lasts(day) or (log_factor := weeks.compare(day, day + 1 + _DAYS)) == np.inf:
+        if (
+            is_old
+            or not weeks.lasts(day)
+            or (log_factor := weeks.compare(day, day + 1 + _DAYS)) == np.inf
+        ):
             continue
         at = weeks.locate(day, log_factor, _SHARP)
         if at is not None and abs(log_factor) > _LEAST_FACTOR:
@@ -233,7 +269,9 @@ class _Weeks:
             self.daily = np.log(_daily_quantiles(self.days))  # (days, quantiles)
         padded = np.concatenate([np.full((_DAYS, len(_QUANTILES)), np.nan), self.daily])
         weeks = np.lib.stride_tricks.sliding_window_view(padded, _DAYS, axis=0)
-        self.levels = _median_of_known(weeks, least=_LEAST_DAYS)  # (days + 1, quantiles) of the week before each day
+        self.levels = _median_of_known(
+            weeks, least=_LEAST_DAYS
+        )  # (days + 1, quantiles) of the week before each day
         # (days - 7,) of middle loads, from the week before each day to the one after
         self.changes = self.levels[_DAYS + 1 :, 1] - self.levels[: -_DAYS - 1, 1]
 
@@ -242,9 +280,11 @@ class _Weeks:
         return np.flatnonzero(np.abs(self.changes) > least).tolist()
 
     def compare(self, day: int, later: int) -> float:
-        """The log factor from the week before a day to the week before a later one; infinite if there is not one.
+        """The log factor from the week before a day to the week before a later one; infinite if
+        there is not one.
 
-        All hours of the day, nights included, change by it, and low and high loads keep their distance.
+        All hours of the day, nights included, change by it, and low and high loads keep their
+        distance.
         """
         swings = self.levels[[day, later], 2] - self.levels[[day, later], 0]
         if not abs(swings[1] - swings[0]) < _TOLERANCE * max(swings[0], _LEAST_SWING):
@@ -256,10 +296,15 @@ class _Weeks:
         if 2 * len(ratios) < len(before) or not np.isfinite(ratios).all():
             return np.inf
         log_factor = float(np.median(ratios))
-        return log_factor if np.abs(ratios - log_factor).max() < _TOLERANCE * min(abs(log_factor), 2) else np.inf
+        return (
+            log_factor
+            if np.abs(ratios - log_factor).max() < _TOLERANCE * min(abs(log_factor), 2)
+            else np.inf
+        )
 
     def locate(self, day: int, log_factor: float, sharpness: float) -> int | None:
-        """The first reading of a new level on a day, or None if there is no step as sharp as this."""
+        """The first reading of a new level on a day, or None if there is no step as sharp as this.
+        """
         before = self._hours(day)
         first = max(0, day - 1)
         usual = np.repeat(before, self.steps_per_day // len(before))
@@ -269,19 +314,32 @@ class _Weeks:
         return at if is_here and misfit <= sharpness else None
 
     def _hours(self, day: int) -> np.ndarray:
-        """The median load of each hour of the day (of each reading, if there are fewer) in the week before a day."""
+        """The median load of each hour of the day (of each reading, if there are fewer) in the week
+        before a day.
+        """
         week = self.days[max(0, day - _DAYS) : day]
         num = 24 if self.steps_per_day % 24 == 0 else self.steps_per_day
-        return _median_of_known(week.reshape(len(week), num, -1).transpose(1, 0, 2).reshape(num, -1), least=1)
+        return _median_of_known(
+            week.reshape(len(week), num, -1).transpose(1, 0, 2).reshape(num, -1), least=1
+        )
 
     def usual_change(self, day: int) -> float:
-        """By how much the load's own level may change over two weeks: several times as much as it mostly has."""
-        changes = np.abs(self.levels[_DAYS + 1 : day + 1, 1] - self.levels[: max(0, day - _DAYS), 1])
+        """By how much the load's own level may change over two weeks: several times as much as it
+        mostly has.
+        """
+        changes = np.abs(
+            self.levels[_DAYS + 1 : day + 1, 1] - self.levels[: max(0, day - _DAYS), 1]
+        )
         known = changes[np.isfinite(changes)]
-        return float(np.clip(_TIMES_USUAL * np.median(known), *_UNIT_MISFIT)) if len(known) else _UNIT_MISFIT[1]
+        return (
+            float(np.clip(_TIMES_USUAL * np.median(known), *_UNIT_MISFIT))
+            if len(known)
+            else _UNIT_MISFIT[1]
+        )
 
     def is_between_weeks(self, day: int) -> bool:
-        """Whether all days of the week after are nearer to the new level, and those before, and most ever, to the old.
+        """Whether all days of the week after are nearer to the new level, and those before, and
+        most ever, to the old.
 
         Else it may be the end of a stretch whose begin was not seen.
         """
@@ -291,15 +349,21 @@ class _Weeks:
         return is_old and not (after < 0.5).any()
 
     def lasts(self, day: int) -> bool:
-        """Whether the level of the week after is still there three weeks later, and was not there for long before."""
+        """Whether the level of the week after is still there three weeks later, and was not there
+        for long before.
+        """
         if day + 1 + _LASTING >= len(self.levels) or self.steps_per_day < _MIN_DAILY:
             return False
-        soon, later = (self.levels[day + 1 + num, 1] - self.levels[day, 1] for num in (_DAYS, _LASTING))
+        soon, later = (
+            self.levels[day + 1 + num, 1] - self.levels[day, 1] for num in (_DAYS, _LASTING)
+        )
         is_new = np.nanmedian(self.daily[:day, 1] - self.levels[day, 1]) / soon < 0.5
         return bool(is_new and abs(later - soon) < 0.5 * abs(soon))
 
     def find_return(self, day: int, change: LevelChange) -> LevelChange | None:
-        """Where a week begins whose days are all nearer to the level before a change of unit than to the one after."""
+        """Where a week begins whose days are all nearer to the level before a change of unit than
+        to the one after.
+        """
         log_factor = np.log(change.factor)
         share = (self.daily[:, 1] - self.levels[day, 1]) / log_factor
         is_new, is_old = np.cumsum(share > 0.5), np.cumsum(share < 0.5)  # NaN is neither
@@ -310,7 +374,9 @@ class _Weeks:
             return None
         back = int(weeks[is_week.argmax()])
         usual = np.exp(np.full(self.steps_per_day, self.levels[day, 1] + log_factor))
-        at = (back - 1) * self.steps_per_day + _locate(self.days[back - 1 : back + 1], usual, -log_factor)[0]
+        at = (back - 1) * self.steps_per_day + _locate(
+            self.days[back - 1 : back + 1], usual, -log_factor
+        )[0]
         return LevelChange(at, (back + _DAYS) * self.steps_per_day, 1 / change.factor)
 
 
@@ -319,7 +385,9 @@ def _unit_factors(steps_per_day: int) -> np.ndarray:
     for per_hour in {4.0, steps_per_day / 24}:
         if per_hour >= 3:
             up |= {per_hour, 1000 * per_hour, 1000 / per_hour}
-    return np.array([factor for each in sorted(up) if each >= _LEAST_UNIT for factor in (each, 1 / each)])
+    return np.array(
+        [factor for each in sorted(up) if each >= _LEAST_UNIT for factor in (each, 1 / each)]
+    )
 
 
 def _daily_quantiles(days: np.ndarray) -> np.ndarray:
@@ -327,7 +395,9 @@ def _daily_quantiles(days: np.ndarray) -> np.ndarray:
     positive = np.where(days > 0, days, np.nan)
     ordered = np.sort(positive, axis=1)  # NaN last
     known = np.isfinite(ordered).sum(1)
-    index = (np.array(_QUANTILES)[:, None] * np.maximum(known - 1, 0)).astype(int).T  # (days, quantiles)
+    index = (
+        (np.array(_QUANTILES)[:, None] * np.maximum(known - 1, 0)).astype(int).T
+    )  # (days, quantiles)
     found = np.take_along_axis(ordered, index, axis=1)
     return np.where((known >= days.shape[1] / 2)[:, None], found, np.nan)
 
@@ -336,12 +406,15 @@ def _median_of_known(values: np.ndarray, least: int) -> np.ndarray:
     """Lower median over the last axis; NaN where fewer than `least` are known."""
     ordered = np.sort(values, axis=-1)
     known = np.isfinite(ordered).sum(-1)
-    middle = np.take_along_axis(ordered, (np.maximum(known - 1, 0) // 2)[..., None], axis=-1)[..., 0]
+    middle = np.take_along_axis(ordered, (np.maximum(known - 1, 0) // 2)[..., None], axis=-1)[
+        ..., 0
+    ]
     return np.where(known >= least, middle, np.nan)
 
 
 def _locate(days: np.ndarray, usual: np.ndarray, log_factor: float) -> tuple[int, float]:
-    """The reading of some days at which a load leaves what is usual for the time of day, by the best step.
+    """The reading of some days at which a load leaves what is usual for the time of day, by the
+    best step.
 
     And how far the days are from such a step: the mean square misfit in squares of the step.
     """
@@ -350,9 +423,12 @@ def _locate(days: np.ndarray, usual: np.ndarray, log_factor: float) -> tuple[int
     low, high = sorted((-log_factor, 2 * log_factor))
     is_known = np.isfinite(ratios)
     ratios = np.clip(ratios, low, high)
-    # sum of squares of (ratio - 0) before and (ratio - log_factor) after, for every place of the step
+    # sum of squares of (ratio - 0) before and (ratio - log_factor) after, for every place of the
+    # step
     before = np.concatenate([[0], np.cumsum(np.where(is_known, ratios**2, 0))])
-    after = np.concatenate([np.cumsum(np.where(is_known, (ratios - log_factor) ** 2, 0)[::-1])[::-1], [0]])
+    after = np.concatenate(
+        [np.cumsum(np.where(is_known, (ratios - log_factor) ** 2, 0)[::-1])[::-1], [0]]
+    )
     misfit = before + after
     step = len(ratios) - int(np.argmin(misfit[::-1]))  # the last of equally good ones: after a gap
     return step, float(misfit[step] / (max(is_known.sum(), 1) * log_factor**2))

@@ -1,10 +1,10 @@
 """A seeded generator of building-like loads, for tests, documents and benchmarks.
 
-Each building has a type, a size, opening hours that shift from day to day, closures, cooling and (for some)
-electric heating that follow the weather with a lag, equipment that cycles, and noise with memory. It is not a
-physical simulation and no results should be quoted from it; it is unlike a sine wave where that matters: days
-differ, peaks move, and mean loads span two orders of magnitude. Building i depends on (seed, i) alone, so
-`generated:12` is the beginning of `generated:1000`.
+Each building has a type, a size, opening hours that shift from day to day, closures, cooling and
+(for some) electric heating that follow the weather with a lag, equipment that cycles, and noise
+with memory. It is not a physical simulation and no results should be quoted from it; it is unlike a
+sine wave where that matters: days differ, peaks move, and mean loads span two orders of magnitude.
+Building i depends on (seed, i) alone, so `generated:12` is the beginning of `generated:1000`.
 """
 
 from collections.abc import Iterator
@@ -42,12 +42,20 @@ class BuildingType:
 
 
 TYPES = (
-    BuildingType(opens=7.5, hours=10.5, weekend=0.15, density=22, base=0.28, cycling=0.06),  # office
+    BuildingType(
+        opens=7.5, hours=10.5, weekend=0.15, density=22, base=0.28, cycling=0.06
+    ),  # office
     BuildingType(opens=9.0, hours=12.0, weekend=0.95, density=28, base=0.22, cycling=0.10),  # shop
     BuildingType(opens=7.0, hours=8.5, weekend=0.08, density=18, base=0.20, cycling=0.05),  # school
-    BuildingType(opens=5.5, hours=18.0, weekend=1.05, density=85, base=0.35, cycling=0.22),  # restaurant
-    BuildingType(opens=6.0, hours=16.0, weekend=0.90, density=40, base=0.62, cycling=0.05),  # hospital
-    BuildingType(opens=6.0, hours=11.0, weekend=0.30, density=7, base=0.25, cycling=0.15),  # warehouse
+    BuildingType(
+        opens=5.5, hours=18.0, weekend=1.05, density=85, base=0.35, cycling=0.22
+    ),  # restaurant
+    BuildingType(
+        opens=6.0, hours=16.0, weekend=0.90, density=40, base=0.62, cycling=0.05
+    ),  # hospital
+    BuildingType(
+        opens=6.0, hours=11.0, weekend=0.30, density=7, base=0.25, cycling=0.15
+    ),  # warehouse
     BuildingType(opens=5.0, hours=19.0, weekend=1.08, density=16, base=0.45, cycling=0.12),  # hotel
 )
 
@@ -81,16 +89,24 @@ def generate(num_clients: int, *, days: int = 365, minutes: int = 15, seed: int 
     )
 
 
-def generated_readings(num_clients: int, *, days: int = 365, minutes: int = 15, seed: int = 0) -> Readings:
+def generated_readings(
+    num_clients: int, *, days: int = 365, minutes: int = 15, seed: int = 0
+) -> Readings:
     """The same buildings as readings, each made when its turn comes."""
     if num_clients > _MAX_CLIENTS or days > _MAX_DAYS:
         raise BadInput(f"generated data goes up to {_MAX_CLIENTS:,} clients and {_MAX_DAYS:,} days")
     if num_clients < 1:
-        raise BadInput(f"generated:{num_clients} has no clients; ask for at least 1, such as generated:12")
+        raise BadInput(
+            f"generated:{num_clients} has no clients; ask for at least 1, such as generated:12"
+        )
     if days < 1:
-        raise BadInput(f"generated data of {days} days is empty; ask for at least 1 day, such as days=365")
+        raise BadInput(
+            f"generated data of {days} days is empty; ask for at least 1 day, such as days=365"
+        )
     if minutes not in (5, 10, 15, 20, 30, 60):
-        raise BadInput(f"generated data cannot have an interval of {minutes} minutes; use 5, 10, 15, 20, 30 or 60")
+        raise BadInput(
+            f"generated data cannot have an interval of {minutes} minutes; use 5, 10, 15, 20, 30 or 60"
+        )
     return Readings(_make_buildings(num_clients, days, minutes, seed), COVARIATES, STATICS)
 
 
@@ -100,8 +116,13 @@ def _make_buildings(num_clients: int, days: int, minutes: int, seed: int) -> Ite
     zones = ZONES[:num_clients]  # each building has the next
     time_of_day, weekday = local_times(sorted(zones), times, np.timedelta64(minutes, "m"))
     hour = time_of_day * (minutes / 60)  # (zones, time)
-    streams = [sorted(ZONES).index(zone) for zone in sorted(zones)]  # a zone's own, whichever others exist
-    weather = [_weather(np.random.default_rng([seed, 1, z]), hour[k], steps_per_day) for k, z in enumerate(streams)]
+    streams = [
+        sorted(ZONES).index(zone) for zone in sorted(zones)
+    ]  # a zone's own, whichever others exist
+    weather = [
+        _weather(np.random.default_rng([seed, 1, z]), hour[k], steps_per_day)
+        for k, z in enumerate(streams)
+    ]
     stamps = times.astype("datetime64[s]").astype(np.int64)
     for i in range(num_clients):
         rng = np.random.default_rng([seed, 2, i])
@@ -124,8 +145,12 @@ def _make_buildings(num_clients: int, days: int, minutes: int, seed: int) -> Ite
         )
 
 
-def _weather(rng: np.random.Generator, hour: np.ndarray, steps_per_day: int) -> tuple[np.ndarray, np.ndarray]:
-    """Temperature (degrees C) and wind speed (m/s): season, time of day and fronts that last for days."""
+def _weather(
+    rng: np.random.Generator, hour: np.ndarray, steps_per_day: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Temperature (degrees C) and wind speed (m/s): season, time of day and fronts that last for
+    days.
+    """
     num_times = len(hour)
     day = np.arange(num_times) / steps_per_day
     fronts = _memory(rng, num_times, 3 * steps_per_day)
@@ -137,7 +162,9 @@ def _weather(rng: np.random.Generator, hour: np.ndarray, steps_per_day: int) -> 
     return temperature, wind
 
 
-def _activity(rng: np.random.Generator, kind: BuildingType, hour: np.ndarray, weekday: np.ndarray) -> np.ndarray:
+def _activity(
+    rng: np.random.Generator, kind: BuildingType, hour: np.ndarray, weekday: np.ndarray
+) -> np.ndarray:
     """How busy the building is, 0 to about 1, with opening hours that shift from day to day."""
     date = np.cumsum(np.diff(weekday, prepend=weekday[0]) != 0)  # counts local midnights
     num_days = int(date[-1]) + 1
@@ -157,24 +184,40 @@ def _activity(rng: np.random.Generator, kind: BuildingType, hour: np.ndarray, we
 def _heating_and_cooling(
     rng: np.random.Generator, active: np.ndarray, temperature: np.ndarray, steps_per_day: int
 ) -> np.ndarray:
-    """Thermal load relative to the full activity, following a lagged temperature; some heat with electricity."""
+    """Thermal load relative to the full activity, following a lagged temperature; some heat with
+    electricity.
+    """
     felt = _lag(temperature, hours=rng.uniform(1, 5), steps_per_hour=steps_per_day / 24)
     cooling = rng.uniform(0.02, 0.05) * np.clip(felt - rng.uniform(14, 18), 0, None)
-    heating = (rng.random() < 0.35) * rng.uniform(0.02, 0.05) * np.clip(rng.uniform(8, 12) - felt, 0, None)
+    heating = (
+        (rng.random() < 0.35)
+        * rng.uniform(0.02, 0.05)
+        * np.clip(rng.uniform(8, 12) - felt, 0, None)
+    )
     night_setback = rng.uniform(0.1, 0.5)
     return (cooling + heating) * (night_setback + (1 - night_setback) * np.clip(active, 0, 1))
 
 
 def _power_density(
-    rng: np.random.Generator, kind: BuildingType, active: np.ndarray, thermal: np.ndarray, minutes: int
+    rng: np.random.Generator,
+    kind: BuildingType,
+    active: np.ndarray,
+    thermal: np.ndarray,
+    minutes: int,
 ) -> np.ndarray:
-    """W per m2: what never stops, what people use, what follows the weather, what cycles, and noise."""
+    """W per m2: what never stops, what people use, what follows the weather, what cycles, and
+    noise.
+    """
     num_times = len(active)
     steps_per_hour = 60 / minutes
-    equipment = (_memory(rng, num_times, 1.5 * steps_per_hour) > rng.uniform(0.4, 1.2)) * (0.3 + 0.7 * active)
+    equipment = (_memory(rng, num_times, 1.5 * steps_per_hour) > rng.uniform(0.4, 1.2)) * (
+        0.3 + 0.7 * active
+    )
     slow = 0.05 * _memory(rng, num_times, 12 * steps_per_hour)
     fast = 0.025 * _memory(rng, num_times, steps_per_hour) + 0.012 * rng.standard_normal(num_times)
-    smooth = kind.base + (1 - kind.base) * active * (1 + 1.5 * slow) + thermal + kind.cycling * equipment
+    smooth = (
+        kind.base + (1 - kind.base) * active * (1 + 1.5 * slow) + thermal + kind.cycling * equipment
+    )
     density = kind.density * rng.uniform(0.6, 1.6)
     return density * np.clip(smooth * (1 + slow + fast), 0.02, None)
 
@@ -196,10 +239,13 @@ def _lag(values: np.ndarray, hours: float, steps_per_hour: float) -> np.ndarray:
 
 
 def _recursive_filter(values: np.ndarray, keep: float) -> np.ndarray:
-    """y[t] = keep * y[t-1] + values[t], in log2(time) vector steps: y = sum of keep^k values[t-k]."""
+    """y[t] = keep * y[t-1] + values[t], in log2(time) vector steps: y = sum of keep^k values[t-k].
+    """
     result = values.astype(np.float64, copy=True)
     shift, factor = 1, keep
     while shift < len(result) and factor > 1e-9:
-        result[shift:] = result[shift:] + factor * result[:-shift]  # the right-hand side is evaluated first
+        result[shift:] = (
+            result[shift:] + factor * result[:-shift]
+        )  # the right-hand side is evaluated first
         shift, factor = 2 * shift, factor * factor
     return result

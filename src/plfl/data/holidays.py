@@ -1,6 +1,8 @@
-"""Public holidays of a meter's country, by local date; the country is that of the time zone unless the config says.
+"""Public holidays of a meter's country, by local date; the country is that of the time zone unless
+the config says.
 
-The rules are those of the package `holidays`; which country a zone lies in is in the IANA table that tzdata carries.
+The rules are those of the package `holidays`; which country a zone lies in is in the IANA table
+that tzdata carries.
 """
 
 from functools import cache
@@ -32,7 +34,8 @@ def holiday_flags(zone: str, utc: np.ndarray, which: str = AUTO) -> np.ndarray:
 
 @cache
 def find_country(zone: str) -> str | None:
-    """The two letters of the country that a zone lies in; None for one that lies in none, such as UTC.
+    """The two letters of the country that a zone lies in; None for one that lies in none, such as
+    UTC.
 
     >>> find_country("America/Chicago")
     'US'
@@ -68,5 +71,7 @@ def _dates(place: str, year: int) -> np.ndarray:
     try:
         found = holidays.country_holidays(country, subdiv=subdivision or None, years=year)
     except NotImplementedError as error:
-        raise BadInput(f"holidays = {place!r}: {error}; write a country such as US or US-CA, auto or none") from None
+        raise BadInput(
+            f"holidays = {place!r}: {error}; write a country such as US or US-CA, auto or none"
+        ) from None
     return np.array(sorted(found), "datetime64[D]")

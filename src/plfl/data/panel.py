@@ -1,7 +1,9 @@
-"""The panel: every client's readings on one time grid, the structure that everything downstream uses.
+"""The panel: every client's readings on one time grid, the structure that everything downstream
+uses.
 
-Interval t of the grid covers [start + t * interval, start + (t + 1) * interval) in UTC; a reading is known at the
-end of its interval. A missing reading is NaN and nothing else is: no client has to span the whole grid.
+Interval t of the grid covers [start + t * interval, start + (t + 1) * interval) in UTC; a reading
+is known at the end of its interval. A missing reading is NaN and nothing else is: no client has to
+span the whole grid.
 """
 
 import hashlib
@@ -56,17 +58,30 @@ class Panel:
                 f"an interval of {self.interval} does not divide a day; resample to 15, 30 or 60 minutes, say"
             )
         if self.interval % np.timedelta64(1, "s"):
-            raise BadInput(f"an interval of {self.interval} is not of whole seconds; resample to a second or more")
+            raise BadInput(
+                f"an interval of {self.interval} is not of whole seconds; resample to a second or more"
+            )
         if len(set(self.ids)) != num_clients:
             twice = next(name for name in self.ids if self.ids.count(name) > 1)
-            raise BadInput(f"client id {twice!r} appears twice; every client needs an id of its own")
-        for what, values in (("load", self.load), ("covariate", self.covariates), ("static fact", self.statics)):
+            raise BadInput(
+                f"client id {twice!r} appears twice; every client needs an id of its own"
+            )
+        for what, values in (
+            ("load", self.load),
+            ("covariate", self.covariates),
+            ("static fact", self.statics),
+        ):
             for block in blocks(num_clients):
                 some = values[block]
-                largest = max(np.fmax.reduce(some, axis=None, initial=0), -np.fmin.reduce(some, axis=None, initial=0))
+                largest = max(
+                    np.fmax.reduce(some, axis=None, initial=0),
+                    -np.fmin.reduce(some, axis=None, initial=0),
+                )
                 if largest > LARGEST:
                     client = self.ids[block.start + int(np.argwhere(np.abs(some) > LARGEST)[0][0])]
-                    raise BadInput(f"a {what} of client {client!r} is infinite or absurdly large; leave it empty (NaN)")
+                    raise BadInput(
+                        f"a {what} of client {client!r} is infinite or absurdly large; leave it empty (NaN)"
+                    )
                 forget(values)
 
     def _check_types(self) -> None:
@@ -76,12 +91,20 @@ class Panel:
             if not all(isinstance(text, str) for text in getattr(self, what)):
                 raise BadInput(f"{what} must be texts; write str(...) around numbers")
         if not isinstance(self.start, np.datetime64) or np.isnat(self.start):
-            raise BadInput("start must be a numpy.datetime64 in UTC, such as numpy.datetime64('2018-01-01T00:00')")
+            raise BadInput(
+                "start must be a numpy.datetime64 in UTC, such as numpy.datetime64('2018-01-01T00:00')"
+            )
         if not isinstance(self.interval, np.timedelta64) or np.isnat(self.interval):
-            raise BadInput("interval must be a numpy.timedelta64, such as numpy.timedelta64(15, 'm')")
+            raise BadInput(
+                "interval must be a numpy.timedelta64, such as numpy.timedelta64(15, 'm')"
+            )
         for what, ndim in (("load", 2), ("covariates", 3), ("statics", 2)):
             values = getattr(self, what)
-            if not isinstance(values, np.ndarray) or values.ndim != ndim or values.dtype.kind != "f":
+            if (
+                not isinstance(values, np.ndarray)
+                or values.ndim != ndim
+                or values.dtype.kind != "f"
+            ):
                 raise BadInput(f"{what} must be a numpy array of floats with {ndim} axes")
 
     @property
@@ -133,14 +156,23 @@ class Panel:
         )
 
     def sorted(self, scratch: Scratch | None = None) -> "Panel":
-        """The same clients in the order of their ids, so that nothing depends on the order of files."""
+        """The same clients in the order of their ids, so that nothing depends on the order of
+        files.
+        """
         order = sorted(range(self.num_clients), key=self.ids.__getitem__)
         return self if order == list(range(self.num_clients)) else self.take(order, scratch)
 
     def fingerprint(self) -> str:
         """SHA-256 over everything in the panel: equal fingerprints mean equal data."""
         digest = hashlib.sha256()
-        grid = (self.ids, self.zones, self.covariate_names, self.static_names, str(self.start), str(self.interval))
+        grid = (
+            self.ids,
+            self.zones,
+            self.covariate_names,
+            self.static_names,
+            str(self.start),
+            str(self.interval),
+        )
         digest.update(repr(grid).encode())
         for array in (self.load, self.covariates, self.statics):
             digest.update(repr(array.shape).encode())
@@ -153,19 +185,24 @@ class Panel:
 def local_calendar(panel: Panel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Local time of day and weekday of every interval, once per time zone.
 
-    Returns the zone of each client (clients,), the interval of the day (zones, time) counted from local midnight
-    and the weekday (zones, time) with Monday = 0. A 23-hour day skips indices and a 25-hour day repeats them.
+    Returns the zone of each client (clients,), the interval of the day (zones, time) counted from
+    local midnight and the weekday (zones, time) with Monday = 0. A 23-hour day skips indices and a
+    25-hour day repeats them.
     """
     zones = sorted(set(panel.zones))
     zone_of_client = np.array([zones.index(zone) for zone in panel.zones], np.int32)
     return zone_of_client, *local_times(zones, panel.times(), panel.interval)
 
 
-def local_times(zones: Sequence[str], utc: np.ndarray, interval: np.timedelta64) -> tuple[np.ndarray, np.ndarray]:
+def local_times(
+    zones: Sequence[str], utc: np.ndarray, interval: np.timedelta64
+) -> tuple[np.ndarray, np.ndarray]:
     """Interval of the day and weekday in some zones (zones, time)."""
     times = utc.astype("datetime64[s]")
     offsets = [utc_offset(zone, times.astype(np.int64)) for zone in zones]
-    local = np.stack([times + offset.astype("timedelta64[s]") for offset in offsets])  # (zones, time)
+    local = np.stack(
+        [times + offset.astype("timedelta64[s]") for offset in offsets]
+    )  # (zones, time)
     days = local.astype("datetime64[D]")
     time_of_day = ((local - days) / interval).astype(np.int32)
     weekday = ((days.astype(np.int64) + 3) % 7).astype(np.int32)  # 1970-01-01 was a Thursday
@@ -196,7 +233,9 @@ def concatenate(panels: Iterable[Panel], scratch: Scratch | None = None) -> Pane
     for panel in panels:
         offset, remainder = divmod(panel.start - start, first.interval)
         if remainder:
-            raise BadInput("data sources do not fit together: their time grids are shifted by part of an interval")
+            raise BadInput(
+                "data sources do not fit together: their time grids are shifted by part of an interval"
+            )
         columns = slice(int(offset), int(offset) + panel.num_times)
         for block in blocks(panel.num_clients):
             rows = slice(row + block.start, row + block.stop)

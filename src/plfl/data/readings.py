@@ -1,7 +1,7 @@
 """Readings: what stands in a file or frame, client by client, before anything is decided about it.
 
-Every reader (tables, ComStock, generated data, a panel given in Python) ends here, and `plfl.data.clean` goes on from
-here, so that every source is checked and gridded by the same code.
+Every reader (tables, ComStock, generated data, a panel given in Python) ends here, and
+`plfl.data.clean` goes on from here, so that every source is checked and gridded by the same code.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,9 @@ class Series:
     zone: str
     """The IANA time zone of the meter, for the calendar."""
     stamp_zone: str | None = None
-    """The clock of the stamps: an IANA zone (local stamps, with their repeated and skipped hours), or None for UTC."""
+    """The clock of the stamps: an IANA zone (local stamps, with their repeated and skipped hours),
+    or None for UTC.
+    """
     file: str | None = None
     column: str | None = None
     """Of the values, where the file has named columns."""
@@ -73,19 +75,28 @@ class Readings:
     """About the source as a whole; a lazy source may add to it while it is read."""
 
 
-def cut_off(readings: Readings, until: np.datetime64, *, keeps_covariates: bool = False) -> Readings:
-    """What is known at a time (UTC): readings whose intervals are over by then, as if there were no later row.
+def cut_off(
+    readings: Readings, until: np.datetime64, *, keeps_covariates: bool = False
+) -> Readings:
+    """What is known at a time (UTC): readings whose intervals are over by then, as if there were no
+    later row.
 
-    With `keeps_covariates` later rows stay without their reading: what they say beside it was known ahead.
+    With `keeps_covariates` later rows stay without their reading: what they say beside it was known
+    ahead.
     """
     end = int(until.astype("datetime64[s]").astype(np.int64))
     is_known = readings.is_end or readings.is_cumulative  # a stamp is when the reading was known
-    cut = (_cut_off(series, end, is_known=is_known, keeps_rows=keeps_covariates) for series in readings.series)
+    cut = (
+        _cut_off(series, end, is_known=is_known, keeps_rows=keeps_covariates)
+        for series in readings.series
+    )
     return replace(readings, series=cut)
 
 
 def _cut_off(series: Series, end: int, *, is_known: bool, keeps_rows: bool) -> Series:
-    utc = series.stamps if series.stamp_zone is None else to_utc(series.stamp_zone, series.stamps)[0]
+    utc = (
+        series.stamps if series.stamp_zone is None else to_utc(series.stamp_zone, series.stamps)[0]
+    )
     is_over = utc + (0 if is_known else _duration(np.unique(utc[utc < end]))) <= end
     if keeps_rows:
         return replace(series, values=np.where(is_over, series.values, np.nan))
@@ -95,7 +106,9 @@ def _cut_off(series: Series, end: int, *, is_known: bool, keeps_rows: bool) -> S
 
 
 def _duration(begins: np.ndarray) -> float:
-    """How long after its stamp a reading is over, going by the last ones (rising); sooner where stamps come late."""
+    """How long after its stamp a reading is over, going by the last ones (rising); sooner where
+    stamps come late.
+    """
     steps = np.diff(begins[-_RECENT - 1 :])
     usual = float(np.median(steps)) if len(steps) else 1.0
     return usual if not (steps % usual).any() else (1 - _JITTER) * usual

@@ -1,7 +1,7 @@
 """The data doctor's rules: every fault has a code, a meaning and a way out.
 
-1xx is about time, 2xx about values, 3xx about files. A finding is one fault in one place of the data; what it does
-to a run is the rule's level:
+1xx is about time, 2xx about values, 3xx about files. A finding is one fault in one place of the
+data; what it does to a run is the rule's level:
 
 error      nothing can be read before it is fixed (raised as `Fault`, a `BadInput`)
 refused    this client is left out of the run, and named
@@ -242,7 +242,13 @@ _ALL = (
         "all about the other: a test on meters that were never seen is none, and the meter counts twice.",
         "leave one of them out, or test on neither",
     ),
-    Rule("PLF301", "empty", "error", "There is nothing to read.", "give a file with a header and readings"),
+    Rule(
+        "PLF301",
+        "empty",
+        "error",
+        "There is nothing to read.",
+        "give a file with a header and readings",
+    ),
     Rule(
         "PLF302",
         "column missing",
@@ -251,7 +257,13 @@ _ALL = (
         "meter). Other names are fine once they are said.",
         "say the names: --set id_column=... --set time_column=... --set load_column=...",
     ),
-    Rule("PLF303", "row without an id", "error", "A row belongs to no meter.", "fill in the id, or delete the row"),
+    Rule(
+        "PLF303",
+        "row without an id",
+        "error",
+        "A row belongs to no meter.",
+        "fill in the id, or delete the row",
+    ),
     Rule(
         "PLF304",
         "decimal comma",

@@ -1,8 +1,9 @@
 """Scratch: large arrays live in memory while there is room, and then in files.
 
-An array in a file is mapped into memory and used like any other; `forget` gives back the memory that its pages have
-taken so far. The files have no name: they are gone when their array is, or when the process ends, however it ends.
-Their room on the disk is taken when they are made: a full disk is noticed then, not in the middle of a round.
+An array in a file is mapped into memory and used like any other; `forget` gives back the memory
+that its pages have taken so far. The files have no name: they are gone when their array is, or when
+the process ends, however it ends. Their room on the disk is taken when they are made: a full disk
+is noticed then, not in the middle of a round.
 """
 
 import errno
@@ -60,7 +61,8 @@ class Scratch:
     def keep(self, array: np.ndarray) -> np.ndarray:
         """A copy of one of many smaller arrays.
 
-        They share larger ones: the memory of many small arrays would stay with the process when they are gone.
+        They share larger ones: the memory of many small arrays would stay with the process when
+        they are gone.
         """
         begin = -(-self._used // 64) * 64
         if begin + array.nbytes > len(self._slab):
@@ -103,7 +105,9 @@ def _existing(folder: Path) -> Path:
 
 
 def forget(*arrays: Any) -> None:
-    """Give back the memory that arrays in files have taken; their content stays. Others are left alone."""
+    """Give back the memory that arrays in files have taken; their content stays. Others are left
+    alone.
+    """
     for array in arrays:
         owner = array
         while isinstance(owner, np.ndarray):
@@ -126,8 +130,12 @@ def blocks(num_rows: int, num: int = _ROWS) -> list[slice]:
     return [slice(begin, min(begin + num, num_rows)) for begin in range(0, num_rows, num)]
 
 
-def copy_rows(source: np.ndarray, target: np.ndarray, rows: Sequence[int] | None = None) -> np.ndarray:
-    """Copy rows (all of them, or those given, in their order) into the first rows of the target, and return it."""
+def copy_rows(
+    source: np.ndarray, target: np.ndarray, rows: Sequence[int] | None = None
+) -> np.ndarray:
+    """Copy rows (all of them, or those given, in their order) into the first rows of the target,
+    and return it.
+    """
     index = np.arange(len(source)) if rows is None else np.asarray(rows)
     for block in blocks(len(index)):
         target[block] = source[index[block]]

@@ -1,8 +1,8 @@
 """From a source as a person writes it (`bundled:CA`, `meters.csv`) to a checked panel.
 
-A source is KIND:WHAT?option=value&..., or the path of a table, whose options are the table fields of the config
-(`meters.csv?timezone=America/Chicago&unit=Wh`). A reader is imported when its kind of source is read: a forecast waits
-for no other.
+A source is KIND:WHAT?option=value&..., or the path of a table, whose options are the table fields
+of the config (`meters.csv?timezone=America/Chicago&unit=Wh`). A reader is imported when its kind of
+source is read: a forecast waits for no other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,9 @@ class Asked:
     def of(self, readings: Readings) -> Readings:
         """The readings that are asked for."""
         if self.client is not None:
-            readings = replace(readings, series=(series for series in readings.series if series.id == self.client))
+            readings = replace(
+                readings, series=(series for series in readings.series if series.id == self.client)
+            )
         if self.until is not None:
             readings = cut_off(readings, self.until, keeps_covariates=self.keeps_covariates)
         return readings
@@ -62,7 +64,10 @@ EVERYTHING = Asked()
 
 
 def load_sources(
-    sources: Sequence[str], config: Config, scratch: Scratch | None = None, asked: Asked = EVERYTHING
+    sources: Sequence[str],
+    config: Config,
+    scratch: Scratch | None = None,
+    asked: Asked = EVERYTHING,
 ) -> Loaded:
     """The clients of all sources as one panel, whose arrays are where `scratch` has room."""
     if not sources:
@@ -76,7 +81,10 @@ def load_sources(
 
 
 def load_source(
-    source: str, config: Config | None = None, scratch: Scratch | None = None, asked: Asked = EVERYTHING
+    source: str,
+    config: Config | None = None,
+    scratch: Scratch | None = None,
+    asked: Asked = EVERYTHING,
 ) -> Loaded:
     """The panel of one source.
 
@@ -85,15 +93,21 @@ def load_source(
     """
     config = config or Config()
     if not isinstance(source, str):
-        raise BadInput(f"a data source is a text such as bundled:CA or meters.csv, not a {type(source).__name__}")
+        raise BadInput(
+            f"a data source is a text such as bundled:CA or meters.csv, not a {type(source).__name__}"
+        )
     if source == GIVEN:
-        raise BadInput("this run's data was given in Python; go on with plfl.run(resume=..., data=...) there")
+        raise BadInput(
+            "this run's data was given in Python; go on with plfl.run(resume=..., data=...) there"
+        )
     name, _, query = source.partition("?")
     kind, colon, what = name.partition(":")
-    options = dict(parse_qsl(query.replace("+", quote("+")), keep_blank_values=True))  # Etc/GMT+6 has no space
+    options = dict(
+        parse_qsl(query.replace("+", quote("+")), keep_blank_values=True)
+    )  # Etc/GMT+6 has no space
     if colon and kind in _READERS:
         return check_readings(_READERS[kind](source, what, options), config, scratch, asked)
-    from plfl.data.columns import is_table
+    from plfl.data.tables.columns import is_table
 
     if is_table(name) or _is_file(name):
         config = _with_options(config, source, options)
@@ -115,14 +129,18 @@ def place_source(source: str, folder: Path) -> str:
     kind, colon, what = name.partition(":")
     is_path = not (colon and kind in _READERS)
     if "?" in str(folder) and (is_path or kind == "comstock"):
-        raise BadInput(f"{folder} has a question mark in its name, which begins the options of a source; rename it")
+        raise BadInput(
+            f"{folder} has a question mark in its name, which begins the options of a source; rename it"
+        )
     if is_path:
         name = str(folder / name)
     elif kind == "comstock":
         name = f"{kind}:{folder / what}"
     options = [option.partition("=") for option in query.split("&") if option]
     placed = [
-        f"{key}={quote(str(folder / unquote(text)))}" if key == "statics" else f"{key}{equals}{text}"
+        f"{key}={quote(str(folder / unquote(text)))}"
+        if key == "statics"
+        else f"{key}{equals}{text}"
         for key, equals, text in options
     ]
     return "?".join([name, *(["&".join(placed)] if placed else [])])
@@ -135,11 +153,15 @@ def _is_file(name: str) -> bool:
         return False
 
 
-def load_frame(table: object, config: Config, scratch: Scratch | None = None, asked: Asked = EVERYTHING) -> Loaded:
+def load_frame(
+    table: object, config: Config, scratch: Scratch | None = None, asked: Asked = EVERYTHING
+) -> Loaded:
     """The panel of a pandas, polars or Arrow frame; a panel is checked and passed on."""
     readings = readings_of(table) if isinstance(table, Panel) else _read_table(table, config)
     loaded = check_readings(readings, config, scratch, asked)
-    return replace(loaded, findings=(*loaded.findings, *(find_copies(loaded.panel) if loaded.panel else ())))
+    return replace(
+        loaded, findings=(*loaded.findings, *(find_copies(loaded.panel) if loaded.panel else ()))
+    )
 
 
 def check_readings(
@@ -157,24 +179,30 @@ def _with_options(config: Config, source: str, options: Mapping[str, str]) -> Co
 
 
 def _read_table(table: object, config: Config) -> Readings:
-    from plfl.data.table import read_table
+    from plfl.data.tables.table import read_table
 
     return read_table(table, config)
 
 
 def _bundled(source: str, what: str, options: dict[str, str]) -> Readings:
-    from plfl.data.bundled import read_bundled
+    from plfl.data.comstock.bundled import read_bundled
 
     _check_names(source, options, ("buildings",))
     return read_bundled(what, buildings=options.get("buildings"))
 
 
 def _comstock(source: str, what: str, options: dict[str, str]) -> Readings:
-    from plfl.data.comstock import read_comstock
+    from plfl.data.comstock.read import read_comstock
 
     _check_names(source, options, ("state", "upgrade", "buildings"))
-    upgrade = _integer(source, "upgrade", options["upgrade"], "upgrade=10") if "upgrade" in options else None
-    return read_comstock(Path(what), state=options.get("state"), upgrade=upgrade, buildings=options.get("buildings"))
+    upgrade = (
+        _integer(source, "upgrade", options["upgrade"], "upgrade=10")
+        if "upgrade" in options
+        else None
+    )
+    return read_comstock(
+        Path(what), state=options.get("state"), upgrade=upgrade, buildings=options.get("buildings")
+    )
 
 
 def _generated(source: str, what: str, options: dict[str, str]) -> Readings:

@@ -1,8 +1,8 @@
 """Local time and UTC, for whole arrays at once and for every IANA zone.
 
-Stamps are int64 seconds since 1970. A zone is a table of offsets between its changes; when clocks go back, an hour of
-local time stands for two (the order of the stamps tells which is which), and when clocks go forward, an hour of local
-time stands for none.
+Stamps are int64 seconds since 1970. A zone is a table of offsets between its changes; when clocks
+go back, an hour of local time stands for two (the order of the stamps tells which is which), and
+when clocks go forward, an hour of local time stands for none.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,8 @@ import numpy as np
 from plfl.errors import BadInput
 
 _PROBE = 3 * 86_400
-"""No zone changes its offset twice within this many seconds (Freetown did within 4 days, in 1939)."""
+"""No zone changes its offset twice within this many seconds (Freetown did within 4 days, in 1939).
+"""
 _CHUNK = 366 * 86_400
 _LONG = 100 * _CHUNK
 _NEAR = 2 * 86_400
@@ -40,7 +41,9 @@ def load_zone(zone: str) -> ZoneInfo:
     try:
         return ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise BadInput(f"unknown time zone {zone!r}; give an IANA name such as America/Chicago") from error
+        raise BadInput(
+            f"unknown time zone {zone!r}; give an IANA name such as America/Chicago"
+        ) from error
 
 
 def utc_offset(zone: str, times: np.ndarray) -> np.ndarray:
@@ -52,10 +55,12 @@ def utc_offset(zone: str, times: np.ndarray) -> np.ndarray:
 
 
 def to_utc(zone: str, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """UTC seconds of local stamps in the order of a file (oldest or newest first), and which of them do not exist.
+    """UTC seconds of local stamps in the order of a file (oldest or newest first), and which of
+    them do not exist.
 
-    In an hour that comes twice, what stands after the clock fell back is the second; in a file without order, the
-    second of two equal stamps is. A stamp that does not exist is counted on from the hour before.
+    In an hour that comes twice, what stands after the clock fell back is the second; in a file
+    without order, the second of two equal stamps is. A stamp that does not exist is counted on from
+    the hour before.
     """
     if len(local) == 0:
         return local, np.zeros(0, bool)
@@ -64,8 +69,18 @@ def to_utc(zone: str, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return utc[::-1], is_missing[::-1]
     table = _offsets(zone, int(local.min()) - _NEAR, int(local.max()) + _NEAR, local)
     before, after = table.seconds[:-1], table.seconds[1:]
-    first = local - table.seconds[np.searchsorted(table.begins[1:] + np.maximum(before, after), local, side="right")]
-    second = local - table.seconds[np.searchsorted(table.begins[1:] + np.minimum(before, after), local, side="right")]
+    first = (
+        local
+        - table.seconds[
+            np.searchsorted(table.begins[1:] + np.maximum(before, after), local, side="right")
+        ]
+    )
+    second = (
+        local
+        - table.seconds[
+            np.searchsorted(table.begins[1:] + np.minimum(before, after), local, side="right")
+        ]
+    )
     twice = np.flatnonzero(first < second)
     utc = first.copy()
     if len(twice):
@@ -103,7 +118,9 @@ def _is_repeat(stamps: np.ndarray) -> np.ndarray:
 def _offsets(zone: str, begin: int, end: int, times: np.ndarray | None = None) -> Offsets:
     """The offsets from begin to end; where these are centuries apart, only those near the times."""
     if begin < _EARLIEST or end > _LATEST:
-        raise BadInput("a time lies before the year 6 or after 9986; is its unit right (seconds, milliseconds)?")
+        raise BadInput(
+            "a time lies before the year 6 or after 9986; is its unit right (seconds, milliseconds)?"
+        )
     load_zone(zone)
     numbers: Iterable[int] = range(begin // _CHUNK, end // _CHUNK + 1)
     if times is not None and end - begin > _LONG:
@@ -124,7 +141,9 @@ def _chunk_offsets(zone: str, chunk: int) -> Offsets:
         if (offset := _offset(info, right)) != seconds[-1]:
             while right - left > 1:
                 middle = (left + right) // 2
-                left, right = (middle, right) if _offset(info, middle) == seconds[-1] else (left, middle)
+                left, right = (
+                    (middle, right) if _offset(info, middle) == seconds[-1] else (left, middle)
+                )
             begins.append(right)
             seconds.append(offset)
     return Offsets(np.array(begins, np.int64), np.array(seconds, np.int64))

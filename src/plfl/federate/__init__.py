@@ -1,1 +1,2 @@
-"""How it learns together: partition, client and server optimizers, the round, and what carries it."""
+"""How it learns together: partition, client and server optimizers, the round, and what carries it.
+"""

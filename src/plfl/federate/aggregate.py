@@ -1,7 +1,8 @@
 """Aggregates: how a cohort's updates are made harmless before their weighted mean is taken.
 
-A hostile client may answer whatever the gate lets pass. An aggregate changes rows so that a few of them cannot move the
-mean far. It changes rows, not only their mean, since one server (`fed_avg_adaptive`) follows each client on its own.
+A hostile client may answer whatever the gate lets pass. An aggregate changes rows so that a few of
+them cannot move the mean far. It changes rows, not only their mean, since one server
+(`fed_avg_adaptive`) follows each client on its own.
 
   mean          leaves them as they are (McMahan et al. 2017)
   clipped_mean  cuts each to the median distance from a centre: from 0 first, then from the mean of what was cut
@@ -29,7 +30,8 @@ class Aggregate(NamedTuple):
     passes: int = 0
     """How often they are cut to the median distance from a centre."""
     trim: float = 0.0
-    """Share of the weight that is taken away at each end of every number; a half leaves the median."""
+    """Share of the weight that is taken away at each end of every number; a half leaves the median.
+    """
 
     @property
     def is_mean(self) -> bool:
@@ -38,10 +40,14 @@ class Aggregate(NamedTuple):
 
     def weigh(self, weights: jax.Array) -> jax.Array:
         """What each client's weight counts for (clients,)."""
-        return weights if self.is_mean else jnp.minimum(weights, masked_median(weights, weights > 0))
+        return (
+            weights if self.is_mean else jnp.minimum(weights, masked_median(weights, weights > 0))
+        )
 
     def tame(self, updates: Params, weights: jax.Array) -> Params:
-        """Rows whose mean is the aggregate, from those of all clients (clients, ...); a weight of 0 is nobody."""
+        """Rows whose mean is the aggregate, from those of all clients (clients, ...); a weight of 0
+        is nobody.
+        """
         if self.is_mean or not updates:
             return updates
         rows, counted = join_rows(updates), self.weigh(weights)
@@ -49,7 +55,9 @@ class Aggregate(NamedTuple):
             return name_rows(settle(rows, counted, self.trim), updates)
 
         def average(center: jax.Array, kept: jax.Array) -> jax.Array:
-            return average_pulled(jnp.tensordot(counted * kept, rows, axes=1), counted, center, kept)
+            return average_pulled(
+                jnp.tensordot(counted * kept, rows, axes=1), counted, center, kept
+            )
 
         pulled = self.clip(rows.shape[1], counted, lambda center: row_norms(rows - center), average)
         return name_rows(pull(rows, *pulled), updates)
@@ -61,9 +69,11 @@ class Aggregate(NamedTuple):
         measure: Callable[[jax.Array], jax.Array],
         average: Callable[[jax.Array, jax.Array], jax.Array],
     ) -> tuple[jax.Array, jax.Array]:
-        """The last centre (numbers,), and which part of its way from there each row keeps (clients,).
+        """The last centre (numbers,), and which part of its way from there each row keeps
+        (clients,).
 
-        `measure` gives the rows' distances from a centre, `average` the mean of rows that are pulled to it.
+        `measure` gives the rows' distances from a centre, `average` the mean of rows that are
+        pulled to it.
         """
         center = jnp.zeros(num_numbers)
         kept = shorten(measure(center), weights)
@@ -74,7 +84,9 @@ class Aggregate(NamedTuple):
 
 
 def shorten(distances: jax.Array, weights: jax.Array) -> jax.Array:
-    """Which part of its distance each row keeps (clients,), so that none is further than the median."""
+    """Which part of its distance each row keeps (clients,), so that none is further than the
+    median.
+    """
     most = masked_median(distances, weights > 0)
     return jnp.where(distances > most, most / distances, 1)
 
@@ -84,8 +96,12 @@ def pull(rows: jax.Array, center: jax.Array, kept: jax.Array) -> jax.Array:
     return center + kept[:, None] * (rows - center)
 
 
-def average_pulled(total: jax.Array, weights: jax.Array, center: jax.Array, kept: jax.Array) -> jax.Array:
-    """The mean of pulled rows, from the total of rows by weight times what they keep: no pulled row need be made."""
+def average_pulled(
+    total: jax.Array, weights: jax.Array, center: jax.Array, kept: jax.Array
+) -> jax.Array:
+    """The mean of pulled rows, from the total of rows by weight times what they keep: no pulled row
+    need be made.
+    """
     at_center = weights.sum() - (weights * kept).sum()
     return (total + at_center * center) / weights.sum()
 
@@ -93,8 +109,9 @@ def average_pulled(total: jax.Array, weights: jax.Array, center: jax.Array, kept
 def settle(rows: jax.Array, weights: jax.Array, trim: float) -> jax.Array:
     """Rows in which every number that lies outside the middle is the weighted mean of those inside.
 
-    The middle begins with the first number up to which there is more than `trim` of all weight, and ends with the last
-    from which on there is as much; of an even number of rows a half leaves two, and their mean.
+    The middle begins with the first number up to which there is more than `trim` of all weight, and
+    ends with the last from which on there is as much; of an even number of rows a half leaves two,
+    and their mean.
     """
     is_in = (weights > 0)[:, None]
     mass = jnp.broadcast_to(weights[:, None], rows.shape)
@@ -103,7 +120,9 @@ def settle(rows: jax.Array, weights: jax.Array, trim: float) -> jax.Array:
     first = (up_to <= trim * total).sum(axis=0)
     last = (total - up_to + mass > trim * total).sum(axis=0) - 1
     ends = jnp.take_along_axis(ordered, jnp.stack([first, last]), axis=0)
-    counted = jnp.where(is_in & (rows >= ends.min(axis=0)) & (rows <= ends.max(axis=0)), weights[:, None], 0)
+    counted = jnp.where(
+        is_in & (rows >= ends.min(axis=0)) & (rows <= ends.max(axis=0)), weights[:, None], 0
+    )
     middle = jnp.where(counted > 0, counted * rows, 0).sum(axis=0) / counted.sum(axis=0)
     return jnp.where(counted > 0, rows, middle)
 

@@ -5,8 +5,9 @@
     state/clients/<id>.safetensors    what one client keeps: personal params, scaler; nothing of any other client
     state.1/, state.2/                the two sets before
 
-A new set grows in `state.new`; with its manifest in place it counts, whatever happens to the renames that follow. Bare
-names are params; names under `state/` are what else an optimizer needs to go on.
+A new set grows in `state.new`; with its manifest in place it counts, whatever happens to the
+renames that follow. Bare names are params; names under `state/` are what else an optimizer needs to
+go on.
 """
 
 import hashlib
@@ -91,7 +92,12 @@ def _write_set(new: Path, snapshot: Snapshot) -> None:
     new.mkdir()
     (new / "clients").mkdir()
     ids, stamp = snapshot.ids, snapshot.stamp
-    facts = {"format": str(FORMAT), "plfl": stamp.version, "run": stamp.run, "round": str(snapshot.round_index)}
+    facts = {
+        "format": str(FORMAT),
+        "plfl": stamp.version,
+        "run": stamp.run,
+        "round": str(snapshot.round_index),
+    }
     server_file = "server.safetensors"
     server_arrays = _rename(to_named(snapshot.state.server), "common/x/", "")
     files = {server_file: write_arrays(new / server_file, server_arrays, facts)}
@@ -99,7 +105,9 @@ def _write_set(new: Path, snapshot: Snapshot) -> None:
 
     def save_client(row: int) -> tuple[str, str]:
         name = f"clients/{file_name(ids[row])}"
-        arrays = {n: rows[row] for n, rows in client_arrays.items()} | snapshot.scalers[row].as_arrays()
+        arrays = {n: rows[row] for n, rows in client_arrays.items()} | snapshot.scalers[
+            row
+        ].as_arrays()
         return name, write_arrays(new / name, arrays, facts | {"client": ids[row]})
 
     with ThreadPoolExecutor(8) as pool:  # waiting for the disk, mostly
@@ -140,14 +148,22 @@ def find_newest(folder: Path) -> Checkpoint:
             damage.append(str(error))
             continue
         for what in damage:
-            log.warning("%s; going on from round %d, the newest whole checkpoint", what, checkpoint.round_index)
+            log.warning(
+                "%s; going on from round %d, the newest whole checkpoint",
+                what,
+                checkpoint.round_index,
+            )
         return checkpoint
     if damage:
-        raise BadInput(f"every checkpoint in {folder} is damaged ({damage[0]}); start a new run, or restore the folder")
+        raise BadInput(
+            f"every checkpoint in {folder} is damaged ({damage[0]}); start a new run, or restore the folder"
+        )
     raise BadInput(f"{folder} holds no checkpoint; is it the folder of a run?")
 
 
-def load(checkpoint: Checkpoint, template: FederationState, scratch: Scratch | None = None) -> FederationState:
+def load(
+    checkpoint: Checkpoint, template: FederationState, scratch: Scratch | None = None
+) -> FederationState:
     """The state of a checkpoint; the template (without padding) says which arrays it must have."""
     scratch = scratch or Scratch()
     server_named, _ = read_arrays(checkpoint.folder / "server.safetensors")
@@ -161,13 +177,19 @@ def load(checkpoint: Checkpoint, template: FederationState, scratch: Scratch | N
             for stack, value in zip(stacks, jax.tree.leaves(from_named(one, named)), strict=True):
                 stack[row] = value
     except KeyError as error:
-        raise BadInput(f"{checkpoint.folder} does not fit this model and method: {error.args[0]}") from None
+        raise BadInput(
+            f"{checkpoint.folder} does not fit this model and method: {error.args[0]}"
+        ) from None
     return FederationState(server, clients)
 
 
 def load_params(checkpoint: Checkpoint, client: str | None = None) -> Params:
     """The shared params of a checkpoint, or the personal ones of a client."""
-    path = checkpoint.folder / "server.safetensors" if client is None else client_path(checkpoint, client)
+    path = (
+        checkpoint.folder / "server.safetensors"
+        if client is None
+        else client_path(checkpoint, client)
+    )
     return {
         name: array  # type: ignore[misc]
         for name, array in read_arrays(path)[0].items()
@@ -176,7 +198,9 @@ def load_params(checkpoint: Checkpoint, client: str | None = None) -> Params:
 
 
 def load_shared(folder: Path) -> tuple[Params, int]:
-    """The newest shared params in a run's folder, and their round; no client's file and no manifest is looked at."""
+    """The newest shared params in a run's folder, and their round; no client's file and no manifest
+    is looked at.
+    """
     found, damage = [], []
     for path in sorted(folder.glob("state*/server.safetensors")):
         try:
@@ -186,7 +210,9 @@ def load_shared(folder: Path) -> tuple[Params, int]:
             damage.append(str(error))
     if not found:
         if damage:
-            raise BadInput(f"the shared part of {folder} is damaged ({damage[0]}); restore the folder, or run again")
+            raise BadInput(
+                f"the shared part of {folder} is damaged ({damage[0]}); restore the folder, or run again"
+            )
         raise BadInput(f"{folder} holds no checkpoint; is it the folder of a run?")
     rounds, arrays = max(found, key=lambda pair: pair[0])
     return {name: array for name, array in arrays.items() if not name.startswith("state/")}, rounds  # type: ignore[misc]
@@ -202,7 +228,9 @@ def _rename(named: dict[str, np.ndarray], prefix: str, to: str) -> dict[str, np.
     result = {}
     for name, array in named.items():
         if prefix:
-            result[to + name.removeprefix(prefix) if name.startswith(prefix) else f"state/{name}"] = array
+            result[
+                to + name.removeprefix(prefix) if name.startswith(prefix) else f"state/{name}"
+            ] = array
         else:
             result[name.removeprefix("state/") if name.startswith("state/") else to + name] = array
     return result
@@ -224,17 +252,26 @@ def _read_manifest(folder: Path) -> tuple[Checkpoint, dict[str, str]]:
         )
     stamp = Stamp(manifest["run"], manifest["plfl"], manifest["data"], manifest["platform"])
     checkpoint = Checkpoint(
-        folder, manifest["round"], manifest["history"], manifest["seconds"], stamp, manifest["clients"]
+        folder,
+        manifest["round"],
+        manifest["history"],
+        manifest["seconds"],
+        stamp,
+        manifest["clients"],
     )
     return checkpoint, manifest["files"]
 
 
 def _manifest_digest(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(manifest, sort_keys=True, allow_nan=False).encode()
+    ).hexdigest()
 
 
 def _finish_rotation(folder: Path) -> None:
-    """Make a committed new set the current one; remove one that was never committed. Safe to repeat after a crash."""
+    """Make a committed new set the current one; remove one that was never committed. Safe to repeat
+    after a crash.
+    """
     new = folder / _NEW
     if not (new / "manifest.json").exists():
         shutil.rmtree(new, ignore_errors=True)

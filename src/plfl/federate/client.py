@@ -1,9 +1,10 @@
 """What one client does in a round: local steps on its own data, and what it answers.
 
-A client optimizer is a pair of pure functions (init, update). Adam and AMSGrad are optax's; Prox and ProxAdam add
-the gradient of alpha * ||theta - theta_server||^2 on the shared params (Li et al. 2020, arXiv 1812.06127, with the
-paper's factor). Deviation from the paper: bias correction uses the local step's exponent, not the round's. Defaults are
-those that did best on validation data (docs/settings.md).
+A client optimizer is a pair of pure functions (init, update). Adam and AMSGrad are optax's; Prox
+and ProxAdam add the gradient of alpha * ||theta - theta_server||^2 on the shared params (Li et al.
+2020, arXiv 1812.06127, with the paper's factor). Deviation from the paper: bias correction uses the
+local step's exponent, not the round's. Defaults are those that did best on validation data
+(docs/settings.md).
 """
 
 from collections.abc import Callable
@@ -16,8 +17,8 @@ import optax
 from plfl.federate.guard import Guard
 from plfl.federate.params import blur_key, subtract
 from plfl.federate.partition import Partition
-from plfl.forecast.fused import Objective
 from plfl.forecast.models import Model, Params
+from plfl.forecast.past_days.fused import Objective
 from plfl.forecast.views import ClientData, View
 from plfl.native import calls
 from plfl.native.dispatch import on_device
@@ -35,13 +36,17 @@ class ClientOptimizer(NamedTuple):
     """From (gradient, state, params, the server's shared params) to the next (params, state)."""
 
 
-def adam(*, lr: float = 2e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> ClientOptimizer:
+def adam(
+    *, lr: float = 2e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
+) -> ClientOptimizer:
     """Adam with bias correction."""
     rule = _from_optax(optax.adam(lr, b1=beta1, b2=beta2, eps=eps))
     return _with_kernel(rule, lr, beta1, beta2, eps)
 
 
-def adam_ams(*, lr: float = 2e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> ClientOptimizer:
+def adam_ams(
+    *, lr: float = 2e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
+) -> ClientOptimizer:
     """AMSGrad: the denominator uses the running maximum of the bias-corrected second moment."""
     rule = _from_optax(optax.amsgrad(lr, b1=beta1, b2=beta2, eps=eps))
     return _with_kernel(rule, lr, beta1, beta2, eps)
@@ -53,7 +58,12 @@ def prox(*, lr: float = 0.1, alpha: float = 0.01) -> ClientOptimizer:
 
 
 def prox_adam(
-    *, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, alpha: float = 0.01
+    *,
+    lr: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    alpha: float = 0.01,
 ) -> ClientOptimizer:
     """Adam on loss + alpha * ||theta - theta_server||^2 over the shared params."""
     return _with_penalty(adam(lr=lr, beta1=beta1, beta2=beta2, eps=eps), alpha)
@@ -68,7 +78,9 @@ CLIENT_OPTIMIZERS: dict[str, Callable[..., ClientOptimizer]] = {
 
 
 def _from_optax(rule: optax.GradientTransformation) -> ClientOptimizer:
-    def update(gradient: Params, state: Any, params: Params, server_shared: Params) -> tuple[Params, Any]:
+    def update(
+        gradient: Params, state: Any, params: Params, server_shared: Params
+    ) -> tuple[Params, Any]:
         del server_shared
         steps, state = rule.update(gradient, state, params)
         return optax.apply_updates(params, steps), state
@@ -76,22 +88,32 @@ def _from_optax(rule: optax.GradientTransformation) -> ClientOptimizer:
     return ClientOptimizer(rule.init, update)
 
 
-def _with_kernel(rule: ClientOptimizer, lr: float, beta1: float, beta2: float, eps: float) -> ClientOptimizer:
-    """An Adam of optax, updated by a native kernel where there is one: one pass over params and moments."""
+def _with_kernel(
+    rule: ClientOptimizer, lr: float, beta1: float, beta2: float, eps: float
+) -> ClientOptimizer:
+    """An Adam of optax, updated by a native kernel where there is one: one pass over params and
+    moments.
+    """
 
-    def update(gradient: Params, state: Any, params: Params, server_shared: Params) -> tuple[Params, Any]:
+    def update(
+        gradient: Params, state: Any, params: Params, server_shared: Params
+    ) -> tuple[Params, Any]:
         (count, *moments), *others = state
 
         def native(gradient: Params, params: Params, moments: list[Params]) -> tuple[Params, Any]:
             rate, inverse = -lr / (1 - beta1 ** (count + 1)), 1 / (1 - beta2 ** (count + 1))
-            numbers = jnp.stack([beta1, 1 - beta1, beta2, 1 - beta2, rate, inverse, eps]).astype(jnp.float32)
+            numbers = jnp.stack([beta1, 1 - beta1, beta2, 1 - beta2, rate, inverse, eps]).astype(
+                jnp.float32
+            )
             in_order = [[tree[name] for name in params] for tree in (params, *moments, gradient)]
             found = calls.adam(numbers, in_order[0], in_order[1:-1], in_order[-1])
             after, *kept = (dict(zip(params, arrays, strict=True)) for arrays in found)
             return after, (type(state[0])(count + 1, *kept), *others)
 
         def xla(gradient: Params, params: Params, moments: list[Params]) -> tuple[Params, Any]:
-            return rule.update(gradient, (type(state[0])(count, *moments), *others), params, server_shared)
+            return rule.update(
+                gradient, (type(state[0])(count, *moments), *others), params, server_shared
+            )
 
         return on_device(gradient, params, moments, native=native, xla=xla)
 
@@ -99,16 +121,23 @@ def _with_kernel(rule: ClientOptimizer, lr: float, beta1: float, beta2: float, e
 
 
 def _with_penalty(optimizer: ClientOptimizer, alpha: float) -> ClientOptimizer:
-    def update(gradient: Params, state: Any, params: Params, server_shared: Params) -> tuple[Params, Any]:
+    def update(
+        gradient: Params, state: Any, params: Params, server_shared: Params
+    ) -> tuple[Params, Any]:
         pull = {name: 2 * alpha * (params[name] - server_shared[name]) for name in server_shared}
-        penalised = {name: gradient[name] + pull[name] if name in pull else gradient[name] for name in gradient}
+        penalised = {
+            name: gradient[name] + pull[name] if name in pull else gradient[name]
+            for name in gradient
+        }
         return optimizer.update(penalised, state, params, server_shared)
 
     return ClientOptimizer(optimizer.init, update)
 
 
 class ClientState(NamedTuple):
-    """What a client keeps at home between rounds; stacked over clients, every array gains a leading axis."""
+    """What a client keeps at home between rounds; stacked over clients, every array gains a leading
+    axis.
+    """
 
     personal: Params
     own_shared: Params
@@ -150,12 +179,17 @@ class LocalTraining(NamedTuple):
         shared = server_shared
         if self.starts_own:
             is_newcomer = client.num_rounds == 0
-            shared = {n: jnp.where(is_newcomer, server_shared[n], client.own_shared[n]) for n in server_shared}
+            shared = {
+                n: jnp.where(is_newcomer, server_shared[n], client.own_shared[n])
+                for n in server_shared
+            }
         params = self.partition.merge(shared, client.personal)
         return params, client.moments if self.keeps_moments else self.optimizer.init(params)
 
     def pick_batches(self, data: ClientData, key: jax.Array) -> Any:
-        """The windows (local_steps, batch) of a round, as the view draws them from the training part."""
+        """The windows (local_steps, batch) of a round, as the view draws them from the training
+        part.
+        """
         return self.view.pick(data, key, self.local_steps, self.batch)
 
     def pace(self, round_index: jax.Array | int) -> jax.Array | None:
@@ -209,9 +243,11 @@ class LocalTraining(NamedTuple):
     def finish(
         self, server_shared: Params, client: ClientState, params: Params, moments: Any
     ) -> tuple[ClientState, Params, jax.Array]:
-        """The client's next state, its update (shared params after minus the server's) and whether all is finite.
+        """The client's next state, its update (shared params after minus the server's) and whether
+        all is finite.
 
-        A client whose training diverged, be it in its personal part or its moments alone, keeps its earlier state.
+        A client whose training diverged, be it in its personal part or its moments alone, keeps its
+        earlier state.
         """
         shared, personal = self.partition.split(params)
         after = ClientState(
@@ -220,7 +256,9 @@ class LocalTraining(NamedTuple):
             moments=moments if self.keeps_moments else (),
             num_rounds=client.num_rounds + 1,
         )
-        numbers = jnp.concatenate([jnp.ravel(value) for value in jax.tree.leaves((params, after.moments))])
+        numbers = jnp.concatenate(
+            [jnp.ravel(value) for value in jax.tree.leaves((params, after.moments))]
+        )
         is_finite = jnp.isfinite(numbers).all()  # one reduction: many take long to compile
         kept = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), after, client)
         return kept, subtract(shared, server_shared), is_finite
@@ -244,8 +282,8 @@ def client_update(
 ) -> tuple[ClientState, Params, jax.Array]:
     """The paper's ClientOpt, all steps in one scan: (next client state, update, mean loss).
 
-    The windows of up to `max_ahead` steps are cut at once. `pace` is the share of the learning rate in this round
-    (`LocalTraining.pace`). The loss is NaN if training diverged; the gate then stops
+    The windows of up to `max_ahead` steps are cut at once. `pace` is the share of the learning rate
+    in this round (`LocalTraining.pace`). The loss is NaN if training diverged; the gate then stops
     the update.
     """
     ahead = max(n for n in range(1, max_ahead + 1) if training.local_steps % n == 0)
@@ -255,10 +293,18 @@ def client_update(
 
     def learn_ahead(carry: Any, windows: Any) -> tuple[Any, jax.Array]:
         if ahead == 1:
-            return training.step(carry, jax.tree.map(lambda a: a[0], windows), data, server_shared, pace)
+            return training.step(
+                carry, jax.tree.map(lambda a: a[0], windows), data, server_shared, pace
+            )
         batches = jax.vmap(lambda one: training.cut(data, one))(windows)
-        return jax.lax.scan(lambda carry, one: training.learn(carry, one, server_shared, pace), carry, batches)
+        return jax.lax.scan(
+            lambda carry, one: training.learn(carry, one, server_shared, pace), carry, batches
+        )
 
     (params, moments), losses = jax.lax.scan(learn_ahead, carry, windows)
     state, update, is_finite = training.finish(server_shared, client, params, moments)
-    return state, training.protect(update, server_shared, key), jnp.where(is_finite, losses.mean(), jnp.nan)
+    return (
+        state,
+        training.protect(update, server_shared, key),
+        jnp.where(is_finite, losses.mean(), jnp.nan),
+    )

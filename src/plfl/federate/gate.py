@@ -1,9 +1,10 @@
 """The gate: every update is checked before it counts, whatever carried it.
 
-`admit` checks what only a message can get wrong (who, which round, which model, names, shapes, types) and stacks the
-good ones; `screen` checks the numbers (finite, weight, norm) and runs inside the compiled round too. An update that
-fails is quarantined: its row becomes zero with weight 0, exactly as if the client had not answered, so the model is,
-bit for bit, the one of a round without that client.
+`admit` checks what only a message can get wrong (who, which round, which model, names, shapes,
+types) and stacks the good ones; `screen` checks the numbers (finite, weight, norm) and runs inside
+the compiled round too. An update that fails is quarantined: its row becomes zero with weight 0,
+exactly as if the client had not answered, so the model is, bit for bit, the one of a round without
+that client.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,9 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Reply:
-    """What a client answers in a round, and all that leaves it: shared names only, a number of windows and a loss."""
+    """What a client answers in a round, and all that leaves it: shared names only, a number of
+    windows and a loss.
+    """
 
     client: str
     run: str
@@ -65,16 +68,24 @@ class Quarantined:
 
 @dataclass
 class Door:
-    """Admits the replies of a federation's rounds, whatever is in them; remembers the updates it has seen."""
+    """Admits the replies of a federation's rounds, whatever is in them; remembers the updates it
+    has seen.
+    """
 
     run: str
     shared: Mapping[str, tuple[tuple[int, ...], Any]]
     """Shape and dtype of every shared name: the allow-list."""
     seen: dict[str, int] = field(default_factory=dict)
-    """Digests of the updates that were admitted lately, with their round; the base's digest stops older ones."""
+    """Digests of the updates that were admitted lately, with their round; the base's digest stops
+    older ones.
+    """
 
     def admit(
-        self, replies: Sequence[Reply], cohort: Sequence[str], bases: Mapping[str, str], round_index: int
+        self,
+        replies: Sequence[Reply],
+        cohort: Sequence[str],
+        bases: Mapping[str, str],
+        round_index: int,
     ) -> tuple[dict[str, Reply], list[Quarantined]]:
         """The good replies by client, and the others with the first thing that is wrong with each.
 
@@ -82,7 +93,9 @@ class Door:
         """
         good: dict[str, Reply] = {}
         bad = []
-        self.seen = {key: at for key, at in self.seen.items() if at > round_index - _REMEMBERED_ROUNDS}
+        self.seen = {
+            key: at for key, at in self.seen.items() if at > round_index - _REMEMBERED_ROUNDS
+        }
         for reply in replies:
             reason = self._fault(reply, cohort, bases, round_index)
             if reason is None and reply.client in good:
@@ -94,7 +107,9 @@ class Door:
                 bad.append(Quarantined(round_index, str(getattr(reply, "client", "?")), reason))
         return good, bad
 
-    def _fault(self, reply: Reply, cohort: Sequence[str], bases: Mapping[str, str], round_index: int) -> str | None:
+    def _fault(
+        self, reply: Reply, cohort: Sequence[str], bases: Mapping[str, str], round_index: int
+    ) -> str | None:
         if type_fault := _type_fault(reply):
             return type_fault
         if reply.client not in cohort:
@@ -113,7 +128,9 @@ class Door:
                 return f"{name!r} has dtype {value.dtype}, not {np.dtype(dtype)}"
             if tuple(value.shape) != tuple(shape):
                 return f"{name!r} has shape {tuple(value.shape)}, not {tuple(shape)}"
-        if digest(reply.update) in self.seen and any(np.any(value) for value in reply.update.values()):
+        if digest(reply.update) in self.seen and any(
+            np.any(value) for value in reply.update.values()
+        ):
             return "it is a replay of an earlier update"
         if reply.round_index != round_index:
             return f"it answers round {reply.round_index}, not {round_index}"
@@ -123,7 +140,9 @@ class Door:
 
 
 def _type_fault(reply: Any) -> str | None:
-    """What is wrong with the kinds of things in a reply; nothing in it can be trusted to be of its type."""
+    """What is wrong with the kinds of things in a reply; nothing in it can be trusted to be of its
+    type.
+    """
     if not isinstance(reply, Reply):
         return "it is not a reply"
     if not isinstance(getattr(reply, "update"), Mapping):  # noqa: B009 (the annotation is a claim)
@@ -135,7 +154,9 @@ def _type_fault(reply: Any) -> str | None:
         return "its round is not a whole number"
     for what in ("weight", "loss"):
         value = getattr(reply, what)
-        if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        if isinstance(value, bool | np.bool_) or not isinstance(
+            value, int | float | np.integer | np.floating
+        ):
             return f"its {what} is of type {type(value).__name__}, not a number"
         if isinstance(value, int) and abs(value) > 2**63:
             return f"its {what} is too large"
@@ -146,10 +167,11 @@ def _type_fault(reply: Any) -> str | None:
 def screen(
     updates: Params, weights: jax.Array, losses: jax.Array, has_answered: jax.Array, limits: Limits
 ) -> tuple[Params, jax.Array, jax.Array]:
-    """Quarantine bad numbers: (updates with bad rows zeroed, weights with 0 for them, verdicts (clients,)).
+    """Quarantine bad numbers: (updates with bad rows zeroed, weights with 0 for them, verdicts
+    (clients,)).
 
-    Everything is stacked over clients; verdicts index `REASONS`. A loss that is not finite means that the client's
-    training diverged, be it in its personal part alone.
+    Everything is stacked over clients; verdicts index `REASONS`. A loss that is not finite means
+    that the client's training diverged, be it in its personal part alone.
     """
     is_finite, norms = measure(updates, losses)
     verdicts = judge(is_finite, norms, weights, has_answered, limits)
@@ -158,7 +180,8 @@ def screen(
 
 
 def measure(updates: Params, losses: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What the gate must know of each update (clients,): whether all in it is finite, and its norm."""
+    """What the gate must know of each update (clients,): whether all in it is finite, and its norm.
+    """
     if not updates:
         return jnp.isfinite(losses), jnp.zeros(losses.shape)
     rows = join_rows(updates)
@@ -168,15 +191,22 @@ def measure(updates: Params, losses: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def row_norms(rows: jax.Array) -> jax.Array:
     """The norm of each row (rows,)."""
-    # Squares of values above 1e19 overflow float32, so that rows with large ones are made smaller first.
+    # Squares of values above 1e19 overflow float32, so that rows with large ones are made smaller
+    # first.
     scale = jnp.where(jnp.abs(rows).max(axis=1) > 1e15, 1e-25, 1.0)
     return jnp.sqrt(((rows * scale[:, None]) ** 2).sum(axis=1)) / scale
 
 
 def judge(
-    is_finite: jax.Array, norms: jax.Array, weights: jax.Array, has_answered: jax.Array, limits: Limits
+    is_finite: jax.Array,
+    norms: jax.Array,
+    weights: jax.Array,
+    has_answered: jax.Array,
+    limits: Limits,
 ) -> jax.Array:
-    """Verdicts (clients,), indices of `REASONS`, from what was measured of each client of the cohort."""
+    """Verdicts (clients,), indices of `REASONS`, from what was measured of each client of the
+    cohort.
+    """
     is_candidate = has_answered & is_finite & (weights > 0) & (weights <= limits.max_weight)
     median = masked_median(norms, is_candidate)
     return jnp.select(
@@ -194,13 +224,18 @@ def judge(
 
 def zero_rows(updates: Params, is_good: jax.Array) -> Params:
     """The updates with zeros for all clients but the good ones."""
-    return {n: jnp.where(is_good.reshape(-1, *[1] * (value.ndim - 1)), value, 0) for n, value in updates.items()}
+    return {
+        n: jnp.where(is_good.reshape(-1, *[1] * (value.ndim - 1)), value, 0)
+        for n, value in updates.items()
+    }
 
 
 def masked_median(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """The median of the values where the mask holds, of an even number the lower one; 0 if it holds nowhere.
+    """The median of the values where the mask holds, of an even number the lower one; 0 if it holds
+    nowhere.
 
-    With the mean of the middle two, the larger of two clients could never exceed ten times the median.
+    With the mean of the middle two, the larger of two clients could never exceed ten times the
+    median.
     """
     ordered = jnp.sort(jnp.where(mask, values, jnp.inf))
     count = mask.sum()

@@ -1,10 +1,12 @@
-"""What a client does to its update before anybody sees it, so that no few windows can be read out of it.
+"""What a client does to its update before anybody sees it, so that no few windows can be read out
+of it.
 
-A server that crafts the parameters it sends can make single units answer to single windows; what such a unit learned is
-then the window itself. Two things stand against that here, beside the bounds on what is sent (`plfl.deploy.policy`):
-a unit's change is cut to some times the median change in its layer, so that none stands out, and every number is
-blurred by noise as large as the share of some windows in it. Thousands of windows make an update, so that the noise is
-a small part of it; it is no differential privacy (docs/threats.md).
+A server that crafts the parameters it sends can make single units answer to single windows; what
+such a unit learned is then the window itself. Two things stand against that here, beside the bounds
+on what is sent (`plfl.deploy.protocol.policy`): a unit's change is cut to some times the median
+change in its layer, so that none stands out, and every number is blurred by noise as large as the
+share of some windows in it. Thousands of windows make an update, so that the noise is a small part
+of it; it is no differential privacy (docs/threats.md).
 """
 
 from typing import NamedTuple
@@ -16,19 +18,26 @@ from plfl.forecast.models import Params
 
 
 class Guard(NamedTuple):
-    """How an update is cut and blurred; plain numbers, so that it is a part of the compiled program."""
+    """How an update is cut and blurred; plain numbers, so that it is a part of the compiled
+    program.
+    """
 
     max_unit_change: float
     """The largest change of a unit (a row of a matrix), in medians over its layer."""
     blurred_windows: float
-    """The noise: of an update on n windows, each number gets this / n of its layer's root mean square, at most all."""
+    """The noise: of an update on n windows, each number gets this / n of its layer's root mean
+    square, at most all.
+    """
 
     def __call__(self, update: Params, num_windows: int, key: jax.Array) -> Params:
         """The update that leaves."""
         cut = {name: self._cut(value) for name, value in update.items()}
         share = min(self.blurred_windows / num_windows, 1.0)
         keys = jax.random.split(key, len(cut))
-        return {name: _blur(value, share, key) for (name, value), key in zip(cut.items(), keys, strict=True)}
+        return {
+            name: _blur(value, share, key)
+            for (name, value), key in zip(cut.items(), keys, strict=True)
+        }
 
     def _cut(self, value: jax.Array) -> jax.Array:
         """The value with no row larger than the limit."""

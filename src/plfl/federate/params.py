@@ -1,8 +1,8 @@
 """Named params: their size, their random beginnings, and pytrees as flat named arrays.
 
-Randomness, once for all carriers: shared params come from the seed, personal ones from (seed, client id), the batches
-of a round from (seed, round, client id). So no client's stream depends on which other clients exist, given the steps
-and the batch that all have in common.
+Randomness, once for all carriers: shared params come from the seed, personal ones from (seed,
+client id), the batches of a round from (seed, round, client id). So no client's stream depends on
+which other clients exist, given the steps and the batch that all have in common.
 """
 
 import hashlib
@@ -33,7 +33,9 @@ def shared_key(seed: int) -> jax.Array:
 def client_keys(seed: int, ids: Sequence[str]) -> jax.Array:
     """One key per client (clients,), from the seed and the SHA-256 of its id alone."""
     hashes = [hashlib.sha256(client.encode("utf-8", "surrogatepass")).digest() for client in ids]
-    words = np.array([[int.from_bytes(h[k : k + 4], "big") for k in (0, 4, 8, 12)] for h in hashes], np.uint32)
+    words = np.array(
+        [[int.from_bytes(h[k : k + 4], "big") for k in (0, 4, 8, 12)] for h in hashes], np.uint32
+    )
     return _fold_words(jax.random.key(seed), words)
 
 
@@ -56,10 +58,12 @@ def batches_key(client_key: jax.Array, round_index: jax.Array | int) -> jax.Arra
 
 
 def blur_key(batches_key: jax.Array, sent: Params) -> jax.Array:
-    """The key of the noise that a client adds to its update of a round, from that of the round's batches.
+    """The key of the noise that a client adds to its update of a round, from that of the round's
+    batches.
 
-    It is another one for other params: who asks twice would otherwise see the same noise twice, and could take it away.
-    The params enter by two sums with factors that only the client knows, so that nobody can craft two of one key.
+    It is another one for other params: who asks twice would otherwise see the same noise twice, and
+    could take it away. The params enter by two sums with factors that only the client knows, so
+    that nobody can craft two of one key.
     """
     key = jax.random.fold_in(batches_key, _BLUR)
     bits = [jax.lax.bitcast_convert_type(value, np.uint32).ravel() for value in sent.values()]
@@ -82,7 +86,8 @@ def subtract(a: Params, b: Params) -> Params:
 def join_rows(params: Params) -> jax.Array:
     """Stacked params (rows, ...) as (rows, numbers).
 
-    Reductions and sorts of one array compile in a fraction of the time that those of each name take.
+    Reductions and sorts of one array compile in a fraction of the time that those of each name
+    take.
     """
     return jnp.concatenate([value.reshape(value.shape[0], -1) for value in params.values()], axis=1)
 
@@ -91,7 +96,10 @@ def name_rows(rows: jax.Array, like: Params) -> Params:
     """What `join_rows` put together, with names and shapes of the like."""
     ends = np.cumsum([value[0].size for value in like.values()])[:-1]
     parts = jnp.split(rows, ends, axis=1)
-    return {name: part.reshape(-1, *like[name].shape[1:]) for name, part in zip(like, parts, strict=True)}
+    return {
+        name: part.reshape(-1, *like[name].shape[1:])
+        for name, part in zip(like, parts, strict=True)
+    }
 
 
 def to_named(tree: Any) -> dict[str, np.ndarray]:
@@ -108,9 +116,14 @@ def from_named(template: Tree, named: Mapping[str, np.ndarray]) -> Tree:
         raise KeyError(f"array {missing[0]!r} is missing")
     for name, (_, leaf) in zip(names, leaves, strict=True):
         if named[name].shape != leaf.shape or named[name].dtype != leaf.dtype:
-            raise KeyError(f"array {name!r} is {named[name].dtype} {named[name].shape}, not {leaf.dtype} {leaf.shape}")
+            raise KeyError(
+                f"array {name!r} is {named[name].dtype} {named[name].shape}, not {leaf.dtype} {leaf.shape}"
+            )
     return jax.tree_util.tree_unflatten(structure, [named[name] for name in names])
 
 
 def _path_name(path: tuple[Any, ...]) -> str:
-    return "/".join(str(getattr(part, "name", getattr(part, "key", getattr(part, "idx", part)))) for part in path)
+    return "/".join(
+        str(getattr(part, "name", getattr(part, "key", getattr(part, "idx", part))))
+        for part in path
+    )

@@ -1,4 +1,5 @@
-"""The partition: which params are shared through the server and which stay at the client. Exact complements.
+"""The partition: which params are shared through the server and which stay at the client. Exact
+complements.
 
 Plain federated learning, PL-FL and local training are three lists of patterns, not three methods:
 [] shares everything, ["mlp.*"] keeps the head at home, ["*"] shares nothing.
@@ -20,7 +21,9 @@ class Partition(NamedTuple):
 
     def split(self, params: Params) -> tuple[Params, Params]:
         """(shared, personal) parts of params."""
-        return {name: params[name] for name in self.shared}, {name: params[name] for name in self.personal}
+        return {name: params[name] for name in self.shared}, {
+            name: params[name] for name in self.personal
+        }
 
     def merge(self, shared: Params, personal: Params) -> Params:
         """The params that `split` took apart."""
@@ -36,8 +39,14 @@ def make_partition(names: Iterable[str], personal: Sequence[str]) -> Partition:
     names = tuple(names)
     for pattern in personal:
         if not any(fnmatchcase(name, pattern) for name in names):
-            near = f"did you mean {pattern + '.*'!r}? " if any(name.startswith(f"{pattern}.") for name in names) else ""
-            raise BadInput(f"personal pattern {pattern!r} matches no parameter; {near}the model has {', '.join(names)}")
+            near = (
+                f"did you mean {pattern + '.*'!r}? "
+                if any(name.startswith(f"{pattern}.") for name in names)
+                else ""
+            )
+            raise BadInput(
+                f"personal pattern {pattern!r} matches no parameter; {near}the model has {', '.join(names)}"
+            )
     is_personal = {name: any(fnmatchcase(name, pattern) for pattern in personal) for name in names}
     return Partition(
         shared=tuple(name for name in names if not is_personal[name]),

@@ -1,7 +1,8 @@
 """One round of the paper's Algorithm 2, the same for every carrier.
 
-A carrier supplies `train`: how the cohort's clients get the shared params and how their answers come back. The plain
-loop (`loop`), the vectorised engine (`engine`) and a real network differ there and nowhere else.
+A carrier supplies `train`: how the cohort's clients get the shared params and how their answers
+come back. The plain loop (`loop`), the vectorised engine (`engine`) and a real network differ there
+and nowhere else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,9 @@ class FederationState(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What comes back from a cohort, stacked over all clients; rows of clients that did not answer are zero."""
+    """What comes back from a cohort, stacked over all clients; rows of clients that did not answer
+    are zero.
+    """
 
     clients: ClientState
     updates: Params
@@ -41,7 +44,9 @@ class Answers(NamedTuple):
 class Train(Protocol):
     """Carries a round to the cohort and back."""
 
-    def __call__(self, state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
+    def __call__(
+        self, state: FederationState, cohort: jax.Array, round_index: jax.Array
+    ) -> Answers:
         """Broadcast, update locally, collect."""
 
 
@@ -67,11 +72,13 @@ def run_round(
 ) -> RoundResult:
     """Broadcast, update locally, gate, average, step.
 
-    `cohort` (clients,) says who is asked; rounds are counted from 1. Weights are equal unless `is_weighted`. A round
-    in which nobody's update counts leaves the server as it was.
+    `cohort` (clients,) says who is asked; rounds are counted from 1. Weights are equal unless
+    `is_weighted`. A round in which nobody's update counts leaves the server as it was.
     """
     answers = train(state, cohort, round_index)
-    updates, weights, verdicts = screen(answers.updates, answers.weights, answers.losses, answers.has_answered, limits)
+    updates, weights, verdicts = screen(
+        answers.updates, answers.weights, answers.losses, answers.has_answered, limits
+    )
     if not is_weighted:
         weights = (weights > 0).astype(weights.dtype)
     stepped = server.update(state.server, updates, weights)
@@ -83,7 +90,9 @@ def run_round(
 def stack_replies(
     good: Mapping[str, Reply], ids: Sequence[str], shared: Mapping[str, tuple[tuple[int, ...], Any]]
 ) -> tuple[Params, jax.Array, jax.Array, jax.Array]:
-    """Updates, weights, who has answered and losses, stacked over all clients; zero for those who have not."""
+    """Updates, weights, who has answered and losses, stacked over all clients; zero for those who
+    have not.
+    """
 
     def update_of(client: str, name: str) -> jax.Array:
         shape, dtype = shared[name]
@@ -95,7 +104,9 @@ def stack_replies(
     return updates, weights, jnp.array([client in good for client in ids]), losses
 
 
-def choose_cohort(client_keys: jax.Array, round_index: jax.Array | int, num_asked: int) -> jax.Array:
+def choose_cohort(
+    client_keys: jax.Array, round_index: jax.Array | int, num_asked: int
+) -> jax.Array:
     """(clients,) bool: the `num_asked` clients with the lowest tickets of this round."""
     if num_asked == len(client_keys):
         return jnp.ones(num_asked, bool)

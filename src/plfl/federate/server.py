@@ -1,10 +1,12 @@
-"""Server optimizers: how the clients' updates become the next shared params (Reddi et al. 2021, arXiv 2003.00295).
+"""Server optimizers: how the clients' updates become the next shared params (Reddi et al. 2021,
+arXiv 2003.00295).
 
-Each is a set of pure functions. Updates are stacked over clients, row c for client c, and *added*; a weight of 0
-means that the client did not answer, and its row is zero. What a server averages passes its aggregate first
-(`plfl.federate.aggregate`): plain optimizers have the mean, and `make_server` gives them another. Deviations from the
-paper's appendix (`docs/deviations.md`): the mean instead of the sum, signs and recursions of Reddi et al., no bias
-correction, b2 for every second moment.
+Each is a set of pure functions. Updates are stacked over clients, row c for client c, and *added*;
+a weight of 0 means that the client did not answer, and its row is zero. What a server averages
+passes its aggregate first (`plfl.federate.aggregate`): plain optimizers have the mean, and
+`make_server` gives them another. Deviations from the paper's appendix (`docs/deviations.md`): the
+mean instead of the sum, signs and recursions of Reddi et al., no bias correction, b2 for every
+second moment.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +25,9 @@ class ServerState(NamedTuple):
     common: dict[str, Params]
     """x (the shared params) and, where there are any, the moments m and v."""
     per_client: dict[str, Params]
-    """The same for servers that keep something for each client: arrays (clients, ...); empty for the others."""
+    """The same for servers that keep something for each client: arrays (clients, ...); empty for
+    the others.
+    """
     weight: jax.Array
     """(clients,) last known weight of each client; 0 rows are padding."""
     num_rounds: jax.Array
@@ -31,21 +35,28 @@ class ServerState(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A server's update in pieces, so that it can be taken over any number of clients, some at a time.
+    """A server's update in pieces, so that it can be taken over any number of clients, some at a
+    time.
 
     Between `turn` and `follow` the aggregate tames the steps of all clients that answered.
     """
 
     turn: Callable[[ServerState, Params, jax.Array], tuple[dict[str, Params], Params]]
-    """From state, updates and weights, all of some clients, to what is kept for each of them, and the step that each
-    asks for (clients, ...)."""
+    """From state, updates and weights, all of some clients, to what is kept for each of them, and
+    the step that each asks for (clients, ...).
+    """
     follow: Callable[[ServerState, Params, jax.Array], tuple[dict[str, Params], Params, jax.Array]]
-    """From state (with what `turn` keeps), steps and weights, all of some clients, to what is kept for each of them,
-    what is averaged over all clients (clients, ...), and with which weights; the state's weights are those before."""
+    """From state (with what `turn` keeps), steps and weights, all of some clients, to what is kept
+    for each of them, what is averaged over all clients (clients, ...), and with which weights; the
+    state's weights are those before.
+    """
     step: Callable[[ServerState, Params], ServerState]
-    """From state and mean over all clients to the next state, but for what it keeps for each client."""
+    """From state and mean over all clients to the next state, but for what it keeps for each
+    client.
+    """
     spread: Callable[[ServerState, dict[str, Params]], dict[str, Params]]
-    """From the next state and what was kept for some clients to what is kept for them in the end."""
+    """From the next state and what was kept for some clients to what is kept for them in the end.
+    """
 
 
 class ServerOptimizer(NamedTuple):
@@ -54,7 +65,9 @@ class ServerOptimizer(NamedTuple):
     init: Callable[[Params, int], ServerState]
     """From shared params and the number of clients to the first state."""
     update: Callable[[ServerState, Params, jax.Array], ServerState]
-    """From state, updates (clients, ...) and weights (clients,) to the next state; at least one weight is positive."""
+    """From state, updates (clients, ...) and weights (clients,) to the next state; at least one
+    weight is positive.
+    """
     broadcast: Callable[[ServerState, jax.Array | int], Params]
     """The shared params that a client starts its round from."""
     parts: Parts
@@ -89,12 +102,16 @@ def fed_adagrad(*, lr: float = 0.2, beta1: float = 0.9, tau: float = 1e-3) -> Se
     return _adaptive(lr, beta1, tau, lambda v, d: v + d**2)
 
 
-def fed_adam(*, lr: float = 0.02, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> ServerOptimizer:
+def fed_adam(
+    *, lr: float = 0.02, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3
+) -> ServerOptimizer:
     """v = b2 v + (1 - b2) d^2."""
     return _adaptive(lr, beta1, tau, lambda v, d: beta2 * v + (1 - beta2) * d**2)
 
 
-def fed_yogi(*, lr: float = 0.02, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> ServerOptimizer:
+def fed_yogi(
+    *, lr: float = 0.02, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3
+) -> ServerOptimizer:
     """v = v - (1 - b2) d^2 sign(v - d^2)."""
     return _adaptive(lr, beta1, tau, lambda v, d: v - (1 - beta2) * d**2 * jnp.sign(v - d**2))
 
@@ -102,7 +119,8 @@ def fed_yogi(*, lr: float = 0.02, beta1: float = 0.9, beta2: float = 0.99, tau: 
 def _adaptive(
     lr: float, beta1: float, tau: float, rule: Callable[[jax.Array, jax.Array], jax.Array]
 ) -> ServerOptimizer:
-    """m = b1 m + (1 - b1) d; v by the rule; x += lr m / (sqrt(v) + tau). m starts at 0, v at tau^2."""
+    """m = b1 m + (1 - b1) d; v by the rule; x += lr m / (sqrt(v) + tau). m starts at 0, v at tau^2.
+    """
 
     def init(shared: Params, num_clients: int) -> ServerState:
         m = jax.tree.map(jnp.zeros_like, shared)
@@ -145,7 +163,9 @@ def _in_one(
     def update(state: ServerState, updates: Params, weights: jax.Array) -> ServerState:
         turned, steps = parts.turn(state, updates, weights)
         tamed = aggregate.tame(steps, weights)
-        per_client, averaged, shares = parts.follow(state._replace(per_client=turned), tamed, weights)
+        per_client, averaged, shares = parts.follow(
+            state._replace(per_client=turned), tamed, weights
+        )
         average = mean_update(averaged, aggregate.weigh(shares))
         stepped = parts.step(state._replace(weight=known_weights(state, weights)), average)
         return stepped._replace(per_client=parts.spread(stepped, per_client))
@@ -158,11 +178,12 @@ def fed_avg_adaptive(
 ) -> ServerOptimizer:
     """One (x_c, v_c) per client: v_c = b2 v_c + (1 - b2) d_c^2; x_c += lr d_c / (sqrt(v_c) + tau).
 
-    The common x is the weighted mean of all x_c; every `sync_every` rounds all x_c become it (rounds in which nobody's
-    update counted are not counted). Each client receives its own x_c; one that does not answer keeps (x_c, v_c). A
-    client's weight is the last it answered with, and before that 1, or its windows where they are known and count. The
-    aggregate tames the steps of those that answer. (Wu et al. 2023; the paper's formula syncs every round, the
-    authors' code every five.)
+    The common x is the weighted mean of all x_c; every `sync_every` rounds all x_c become it
+    (rounds in which nobody's update counted are not counted). Each client receives its own x_c; one
+    that does not answer keeps (x_c, v_c). A client's weight is the last it answered with, and
+    before that 1, or its windows where they are known and count. The aggregate tames the steps of
+    those that answer. (Wu et al. 2023; the paper's formula syncs every round, the authors' code
+    every five.)
     """
 
     def init(shared: Params, num_clients: int) -> ServerState:
@@ -171,14 +192,22 @@ def fed_avg_adaptive(
         return _init(shared, num_clients)._replace(per_client={"x": x, "v": v})
 
     def answered(weights: jax.Array, new: Params, old: Params) -> Params:
-        return jax.tree.map(lambda n, o: jnp.where((weights > 0).reshape(-1, *[1] * (n.ndim - 1)), n, o), new, old)
+        return jax.tree.map(
+            lambda n, o: jnp.where((weights > 0).reshape(-1, *[1] * (n.ndim - 1)), n, o), new, old
+        )
 
-    def turn(state: ServerState, updates: Params, weights: jax.Array) -> tuple[dict[str, Params], Params]:
+    def turn(
+        state: ServerState, updates: Params, weights: jax.Array
+    ) -> tuple[dict[str, Params], Params]:
         x, v = state.per_client["x"], state.per_client["v"]
-        v = answered(weights, jax.tree.map(lambda v, d: beta2 * v + (1 - beta2) * d**2, v, updates), v)
+        v = answered(
+            weights, jax.tree.map(lambda v, d: beta2 * v + (1 - beta2) * d**2, v, updates), v
+        )
         return {"x": x, "v": v}, jax.tree.map(lambda v, d: lr * d / (jnp.sqrt(v) + tau), v, updates)
 
-    def follow(state: ServerState, steps: Params, weights: jax.Array) -> tuple[dict[str, Params], Params, jax.Array]:
+    def follow(
+        state: ServerState, steps: Params, weights: jax.Array
+    ) -> tuple[dict[str, Params], Params, jax.Array]:
         x = state.per_client["x"]
         x = answered(weights, jax.tree.map(lambda x, s: x + s, x, steps), x)
         return {"x": x, "v": state.per_client["v"]}, x, known_weights(state, weights)
@@ -188,7 +217,9 @@ def fed_avg_adaptive(
 
     def spread(state: ServerState, per_client: dict[str, Params]) -> dict[str, Params]:
         is_sync = state.num_rounds % sync_every == 0
-        x = jax.tree.map(lambda x, mean: jnp.where(is_sync, mean, x), per_client["x"], state.common["x"])
+        x = jax.tree.map(
+            lambda x, mean: jnp.where(is_sync, mean, x), per_client["x"], state.common["x"]
+        )
         return {"x": x, "v": per_client["v"]}
 
     return _in_one(
@@ -225,6 +256,8 @@ def join(optimizer: ServerOptimizer, state: ServerState, num_newcomers: int) -> 
     """The state with rows for newcomers, who begin at the last common params with fresh moments."""
     fresh = optimizer.init(state.common["x"], num_newcomers)
     per_client, weight = jax.tree.map(
-        lambda old, new: jnp.concatenate([old, new]), (state.per_client, state.weight), (fresh.per_client, fresh.weight)
+        lambda old, new: jnp.concatenate([old, new]),
+        (state.per_client, state.weight),
+        (fresh.per_client, fresh.weight),
     )
     return state._replace(per_client=per_client, weight=weight)

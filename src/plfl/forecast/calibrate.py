@@ -1,13 +1,14 @@
 """Calibration: what a client learns from its own residuals about a model's forecasts, lead by lead.
 
-**Trust**: the published median lies between the last reading and the model's; how far on the way is the share that was
-best of late. **Factors**: quantiles are stretched about that median so that each covers its share of the residuals
-(conformalized quantile regression, Romano et al. 2019, arXiv 1905.03222, with factors instead of offsets, so that quiet
-hours keep narrow intervals). Both are fitted on the validation part, and from there `follow` goes on with every
-reading: trust is chosen anew from the last weeks, and a factor grows with each day on which its quantile was missed
-more often than it should be and shrinks with the others (adaptive conformal inference, Gibbs and Candes 2021, arXiv
-2106.00170). A forecast needs no state for that: the last weeks are forecast again from the readings up to its origin.
-Everything here is personal.
+**Trust**: the published median lies between the last reading and the model's; how far on the way is
+the share that was best of late. **Factors**: quantiles are stretched about that median so that each
+covers its share of the residuals (conformalized quantile regression, Romano et al. 2019, arXiv
+1905.03222, with factors instead of offsets, so that quiet hours keep narrow intervals). Both are
+fitted on the validation part, and from there `follow` goes on with every reading: trust is chosen
+anew from the last weeks, and a factor grows with each day on which its quantile was missed more
+often than it should be and shrinks with the others (adaptive conformal inference, Gibbs and Candes
+2021, arXiv 2106.00170). A forecast needs no state for that: the last weeks are forecast again from
+the readings up to its origin. Everything here is personal.
 """
 
 from collections.abc import Sequence
@@ -16,29 +17,35 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plfl.forecast.baselines import REPEATS, repeat
+from plfl.forecast.baselines.repetitions import REPEATS, repeat
 
 TRUSTS = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
 """How far a published median may lie on the way from the last reading to the model's."""
 FOLLOWED_DAYS = 28
 """How long a residual counts."""
 LEAST_DAYS = 7
-"""A shorter validation part does not keep a model from being published: it says little about the weeks to come."""
+"""A shorter validation part does not keep a model from being published: it says little about the
+weeks to come.
+"""
 _HALF_LIFE = 1.5
 """Days after which an error counts half for trust: holidays begin and end."""
 _FEWEST_DAYS = 3.0
 """Of residuals; with fewer, trust stays what the validation part said."""
 _PRICE = 0.1
-"""No trust at all has to be better than full trust by this share of the last reading's error, half of it by half of
-that: a model that is far better than the last reading is not doubted lightly."""
+"""No trust at all has to be better than full trust by this share of the last reading's error, half
+of it by half of that: a model that is far better than the last reading is not doubted lightly.
+"""
 _RATE = 2.0
 """By how much the logarithm of a factor would grow on a day on which every residual lay outside."""
 _CUTS = 4
 """Times a day at which factors follow."""
 _SOFT = 0.02
-"""So near to a bound, relative to its distance, a residual counts in part: rounding decides nothing."""
+"""So near to a bound, relative to its distance, a residual counts in part: rounding decides
+nothing.
+"""
 _DOUBT = 3.0
-"""Days; the share outside that is aimed at shrinks by this, over itself and the days of validation."""
+"""Days; the share outside that is aimed at shrinks by this, over itself and the days of validation.
+"""
 _FLOOR = 1e-3
 """The least distance of a quantile from the median, in the client's scale."""
 _MIN_FACTOR, _MAX_FACTOR = 0.05, 20.0
@@ -47,7 +54,9 @@ _MIN_RESIDUALS = 20
 
 
 class Calibration(NamedTuple):
-    """What is applied to a client's forecasts; all but `leads` and `offsets` may differ by window (windows, ...)."""
+    """What is applied to a client's forecasts; all but `leads` and `offsets` may differ by window
+    (windows, ...).
+    """
 
     leads: np.ndarray
     """(leads,) in intervals, rising."""
@@ -56,14 +65,19 @@ class Calibration(NamedTuple):
     trust: np.ndarray
     """(leads,) how much of the model's change is published, of `TRUSTS`."""
     offsets: np.ndarray
-    """(leads, quantiles) of the best repetition's residuals, in the client's scale; for when no model can be asked."""
+    """(leads, quantiles) of the best repetition's residuals, in the client's scale; for when no
+    model can be asked.
+    """
 
     def at(self, leads: Sequence[int]) -> "Calibration":
         """For other leads: that of the nearest one, by ratio."""
         wanted = np.asarray(leads)
         nearest = np.abs(np.log(self.leads)[None, :] - np.log(wanted)[:, None]).argmin(axis=1)
         return Calibration(
-            wanted, self.factors[..., nearest, :], self.trust[..., nearest], self.offsets[..., nearest, :]
+            wanted,
+            self.factors[..., nearest, :],
+            self.trust[..., nearest],
+            self.offsets[..., nearest, :],
         )
 
 
@@ -80,15 +94,20 @@ class Record(NamedTuple):
     """(n, leads, quantiles)"""
 
 
-def repeat_loads(load: np.ndarray, origins: np.ndarray, leads: Sequence[int], steps_per_day: int) -> np.ndarray:
+def repeat_loads(
+    load: np.ndarray, origins: np.ndarray, leads: Sequence[int], steps_per_day: int
+) -> np.ndarray:
     """What each repetition says (windows, leads, repeats); NaN where there was no reading."""
     found = [
-        [repeat(load, origins, lead, steps_per_day, days) for days in REPEATS.values()] for lead in leads
+        [repeat(load, origins, lead, steps_per_day, days) for days in REPEATS.values()]
+        for lead in leads
     ]  # (leads, repeats, windows)
     return np.asarray(found).transpose(2, 0, 1)
 
 
-def read_targets(load: np.ndarray, origins: np.ndarray, leads: Sequence[int], end: int) -> np.ndarray:
+def read_targets(
+    load: np.ndarray, origins: np.ndarray, leads: Sequence[int], end: int
+) -> np.ndarray:
     """The loads at the targets (windows, leads); NaN where there is none before `end`."""
     times = origins[:, None] + np.asarray(leads)
     return np.where(times < end, load[np.clip(times, 0, len(load) - 1)], np.nan)
@@ -100,12 +119,19 @@ def count_since_1970(start: np.datetime64, seconds: int) -> int:
 
 
 def find_followed(
-    load: np.ndarray, was_read: np.ndarray, begin: int, end: int, lookback: int, day: int, first: int
+    load: np.ndarray,
+    was_read: np.ndarray,
+    begin: int,
+    end: int,
+    lookback: int,
+    day: int,
+    first: int,
 ) -> np.ndarray:
-    """Origins (n,) from `begin` to `end` whose forecasts are followed: one in an hour, where the model can be asked.
+    """Origins (n,) from `begin` to `end` whose forecasts are followed: one in an hour, where the
+    model can be asked.
 
-    The load (time,) may be filled over short gaps and `was_read` says where it was not; its interval 0 is the `first`
-    since 1970.
+    The load (time,) may be filled over short gaps and `was_read` says where it was not; its
+    interval 0 is the `first` since 1970.
     """
     known = np.concatenate([[0], np.cumsum(np.isfinite(load))])
     times = np.arange(max(begin, lookback - 1), end)
@@ -126,32 +152,52 @@ def fit_calibration(
     quantiles: Sequence[float],
     days: float,
 ) -> Calibration:
-    """From loads (windows, leads) of so many days, a model's quantiles (windows, leads, quantiles) and the
-    repetitions' loads."""
+    """From loads (windows, leads) of so many days, a model's quantiles (windows, leads, quantiles)
+    and the repetitions' loads.
+    """
     middle = list(quantiles).index(0.5)
     levels = np.asarray(quantiles)
-    fitted = [_fit_lead(actual[:, k], forecasts[:, k], repeats[:, k], levels, middle, days) for k in range(len(leads))]
-    return Calibration(np.asarray(leads), *(np.array(values) for values in zip(*fitted, strict=True)))
+    fitted = [
+        _fit_lead(actual[:, k], forecasts[:, k], repeats[:, k], levels, middle, days)
+        for k in range(len(leads))
+    ]
+    return Calibration(
+        np.asarray(leads), *(np.array(values) for values in zip(*fitted, strict=True))
+    )
 
 
 def _fit_lead(
-    actual: np.ndarray, forecasts: np.ndarray, repeats: np.ndarray, quantiles: np.ndarray, middle: int, days: float
+    actual: np.ndarray,
+    forecasts: np.ndarray,
+    repeats: np.ndarray,
+    quantiles: np.ndarray,
+    middle: int,
+    days: float,
 ) -> tuple[np.ndarray, float, np.ndarray]:
     is_known = np.isfinite(actual)
     actual, forecasts, repeats = actual[is_known], forecasts[is_known], repeats[is_known]
     if len(actual) < _MIN_RESIDUALS:
         return np.ones(len(quantiles)), 1.0, np.zeros(len(quantiles))
     errors = [np.abs(actual - repeats[:, k]) for k in range(repeats.shape[1])]
-    means = [values[np.isfinite(values)].mean() if np.isfinite(values).mean() > 0.5 else np.inf for values in errors]
+    means = [
+        values[np.isfinite(values)].mean() if np.isfinite(values).mean() > 0.5 else np.inf
+        for values in errors
+    ]
     residuals = actual - repeats[:, int(np.argmin(means))]
     offsets = np.quantile(residuals[np.isfinite(residuals)], quantiles)
     side = np.sign(np.arange(len(quantiles)) - middle)
     offsets = np.where(side * offsets > 0, offsets, 0.0)  # the repetition itself is the median
     medians = _blend(repeats[:, 0], forecasts[:, middle])
-    chosen = _choose(np.abs(actual[:, None] - medians).sum(axis=0)) if days >= LEAST_DAYS else len(TRUSTS) - 1
+    chosen = (
+        _choose(np.abs(actual[:, None] - medians).sum(axis=0))
+        if days >= LEAST_DAYS
+        else len(TRUSTS) - 1
+    )
     ratios = side * (actual - medians[:, chosen])[:, None] / _reach(forecasts, middle)
     wanted = 1 - _outside(quantiles) * days / (days + _DOUBT)
-    factors = [np.quantile(ratios[:, k], wanted[k]) if side[k] else 1.0 for k in range(len(quantiles))]
+    factors = [
+        np.quantile(ratios[:, k], wanted[k]) if side[k] else 1.0 for k in range(len(quantiles))
+    ]
     return np.clip(factors, _MIN_FACTOR, _MAX_FACTOR), float(TRUSTS[chosen]), offsets
 
 
@@ -177,9 +223,14 @@ def _choose(errors: np.ndarray) -> np.ndarray:
 
 
 def follow(
-    calibration: Calibration, record: Record, origins: np.ndarray, day: int, quantiles: Sequence[float]
+    calibration: Calibration,
+    record: Record,
+    origins: np.ndarray,
+    day: int,
+    quantiles: Sequence[float],
 ) -> Calibration:
-    """The calibration (windows, ...) for forecasts from some origins (windows,), in intervals since 1970.
+    """The calibration (windows, ...) for forecasts from some origins (windows,), in intervals since
+    1970.
 
     Each follows from what was read up to its own origin. A day has so many intervals.
     """
@@ -191,17 +242,30 @@ def follow(
     errors = np.where(is_known[..., None], np.abs(actual[..., None] - medians), 0.0)
     chosen = _follow_trust(calibration, record.origins, is_known, errors, origins, day)
     side = np.sign(np.arange(len(levels)) - middle)
-    misses = side * (actual[..., None] - medians)[..., None] / _reach(forecasts, middle)[:, :, None, :]
-    residuals = _Residuals(record.origins, is_known, misses, np.where(side == 0, 0.0, _outside(levels)))
+    misses = (
+        side * (actual[..., None] - medians)[..., None] / _reach(forecasts, middle)[:, :, None, :]
+    )
+    residuals = _Residuals(
+        record.origins, is_known, misses, np.where(side == 0, 0.0, _outside(levels))
+    )
     factors = _follow_factors(calibration, residuals, chosen, origins, day)
     return calibration._replace(factors=factors, trust=TRUSTS[chosen])
 
 
 def _follow_trust(
-    calibration: Calibration, times: np.ndarray, is_known: np.ndarray, errors: np.ndarray, origins: np.ndarray, day: int
+    calibration: Calibration,
+    times: np.ndarray,
+    is_known: np.ndarray,
+    errors: np.ndarray,
+    origins: np.ndarray,
+    day: int,
 ) -> np.ndarray:
-    """(windows, leads) which trust was the best of late, from errors (n, leads, trusts) of forecasts at some times."""
-    weights = np.exp2(np.minimum((times - times[0]) / (_HALF_LIFE * day), 1000))  # eleven years are finite too
+    """(windows, leads) which trust was the best of late, from errors (n, leads, trusts) of
+    forecasts at some times.
+    """
+    weights = np.exp2(
+        np.minimum((times - times[0]) / (_HALF_LIFE * day), 1000)
+    )  # eleven years are finite too
     totals = _running(errors * weights[:, None, None])
     counts = _running(is_known)
     enough = _FEWEST_DAYS * day / _step(day)
@@ -226,13 +290,19 @@ class _Residuals(NamedTuple):
     is_known: np.ndarray
     """(n, leads)"""
     ratios: np.ndarray
-    """(n, leads, trusts, quantiles) how far beyond the median each load lay, in units of each quantile's distance."""
+    """(n, leads, trusts, quantiles) how far beyond the median each load lay, in units of each
+    quantile's distance.
+    """
     outside: np.ndarray
     """(quantiles,) which share should lie beyond each."""
 
 
 def _follow_factors(
-    calibration: Calibration, residuals: _Residuals, chosen: np.ndarray, origins: np.ndarray, day: int
+    calibration: Calibration,
+    residuals: _Residuals,
+    chosen: np.ndarray,
+    origins: np.ndarray,
+    day: int,
 ) -> np.ndarray:
     """(windows, leads, quantiles) for the chosen trusts (windows, leads)."""
     cut = (origins + 1) // max(1, day // _CUTS) * max(1, day // _CUTS)
@@ -246,8 +316,12 @@ def _follow_factors(
     return factors
 
 
-def _replay(calibration: Calibration, residuals: _Residuals, used: np.ndarray, at: int, day: int) -> np.ndarray:
-    """Factors (leads, used, quantiles) after the last weeks before a time, from those of the validation part on."""
+def _replay(
+    calibration: Calibration, residuals: _Residuals, used: np.ndarray, at: int, day: int
+) -> np.ndarray:
+    """Factors (leads, used, quantiles) after the last weeks before a time, from those of the
+    validation part on.
+    """
     times, leads = residuals.times, calibration.leads
     logs = np.repeat(np.log(calibration.factors)[:, None], len(used), axis=1)
     weight = _RATE * _step(day) / day
@@ -257,22 +331,32 @@ def _replay(calibration: Calibration, residuals: _Residuals, used: np.ndarray, a
             continue
         is_known = residuals.is_known[first:last] & (times[first:last, None] + leads < at)
         beyond = (residuals.ratios[first:last, :, used] / np.exp(logs) - 1) / (2 * _SOFT) + 0.5
-        missed = np.where(is_known[..., None, None], np.clip(beyond, 0.0, 1.0) - residuals.outside, 0.0).sum(axis=0)
+        missed = np.where(
+            is_known[..., None, None], np.clip(beyond, 0.0, 1.0) - residuals.outside, 0.0
+        ).sum(axis=0)
         moved = logs + weight * np.where(residuals.outside > 0, missed, 0.0)
         logs = np.clip(moved, np.log(_MIN_FACTOR), np.log(_MAX_FACTOR))
     return np.exp(logs)
 
 
-def calibrate(calibration: Calibration, forecasts: np.ndarray, loads: np.ndarray, middle: int) -> np.ndarray:
-    """Published quantiles (windows, leads, quantiles), rising, from a model's and the loads (windows,) at origins."""
+def calibrate(
+    calibration: Calibration, forecasts: np.ndarray, loads: np.ndarray, middle: int
+) -> np.ndarray:
+    """Published quantiles (windows, leads, quantiles), rising, from a model's and the loads
+    (windows,) at origins.
+    """
     trust = calibration.trust[..., None]
     median = (1 - trust) * loads[:, None, None] + trust * forecasts[..., middle, None]
     side = np.sign(np.arange(forecasts.shape[-1]) - middle)
     return np.sort(median + side * _reach(forecasts, middle) * calibration.factors, axis=-1)
 
 
-def coverage(actual: np.ndarray, forecasts: np.ndarray, quantiles: Sequence[float], percent: int) -> float | None:
-    """The share of loads (windows, leads) within the interval of so many percent; None if it is not forecast."""
+def coverage(
+    actual: np.ndarray, forecasts: np.ndarray, quantiles: Sequence[float], percent: int
+) -> float | None:
+    """The share of loads (windows, leads) within the interval of so many percent; None if it is not
+    forecast.
+    """
     low, high = (100 - percent) / 200, (100 + percent) / 200
     places = [k for level in (low, high) for k, q in enumerate(quantiles) if abs(q - level) < 1e-9]
     is_known = np.isfinite(actual)
@@ -282,7 +366,9 @@ def coverage(actual: np.ndarray, forecasts: np.ndarray, quantiles: Sequence[floa
     return float(inside[is_known].mean())
 
 
-def pinball_loss(actual: np.ndarray, forecasts: np.ndarray, quantiles: Sequence[float]) -> float | None:
+def pinball_loss(
+    actual: np.ndarray, forecasts: np.ndarray, quantiles: Sequence[float]
+) -> float | None:
     """The mean pinball loss over all quantiles and known loads."""
     is_known = np.isfinite(actual)
     if not is_known.any():

@@ -1,9 +1,10 @@
 """Errors of a forecast, per client; undefined values are None, never inf or NaN.
 
-`mase` is the paper's: sum |forecast - actual| / sum |load at the origin - actual| over the scored windows, that is the
-error relative to persistence (utilsforecast calls it `rmae`). `mase_insample` is Hyndman's, with a season of one day:
-mean |forecast - actual| / mean |y_t - y_(t - 1 day)| over the training part (utilsforecast's `mase`). `nrmse` is the
-root mean squared error relative to the mean absolute load (utilsforecast's `nd` with squares: rmse / mean |y|).
+`mase` is the paper's: sum |forecast - actual| / sum |load at the origin - actual| over the scored
+windows, that is the error relative to persistence (utilsforecast calls it `rmae`). `mase_insample`
+is Hyndman's, with a season of one day: mean |forecast - actual| / mean |y_t - y_(t - 1 day)| over
+the training part (utilsforecast's `mase`). `nrmse` is the root mean squared error relative to the
+mean absolute load (utilsforecast's `nd` with squares: rmse / mean |y|).
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,8 @@ def rmse(actual: np.ndarray, forecast: np.ndarray) -> float | None:
 
 
 def nrmse(actual: np.ndarray, forecast: np.ndarray) -> float | None:
-    """Root mean squared error relative to the mean absolute load; undefined where the load is zero."""
+    """Root mean squared error relative to the mean absolute load; undefined where the load is zero.
+    """
     error, load = rmse(actual, forecast), mae(actual, np.zeros_like(actual))
     return None if error is None or load is None else _ratio(error, load)
 
@@ -35,8 +37,12 @@ def mase(actual: np.ndarray, forecast: np.ndarray, persistence: np.ndarray) -> f
     return _ratio(_total_error(actual, forecast), _total_error(actual, persistence))
 
 
-def mase_insample(actual: np.ndarray, forecast: np.ndarray, train: np.ndarray, season: int) -> float | None:
-    """Hyndman's MASE: mean absolute error relative to the in-sample error of the seasonal naive forecast."""
+def mase_insample(
+    actual: np.ndarray, forecast: np.ndarray, train: np.ndarray, season: int
+) -> float | None:
+    """Hyndman's MASE: mean absolute error relative to the in-sample error of the seasonal naive
+    forecast.
+    """
     now, before = train[season:], train[:-season]
     known = np.isfinite(now) & np.isfinite(before)
     scale = _ratio(_total_error(now[known], before[known]), known.sum())
@@ -58,7 +64,9 @@ def median_defined(values: Sequence[float | None]) -> float | None:
 
 
 def _total_error(actual: np.ndarray, forecast: np.ndarray) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is inf, and an inf has no ratio
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # what overflows is inf, and an inf has no ratio
         return float(np.abs(np.subtract(forecast, actual, dtype=np.float64)).sum())
 
 

@@ -1,7 +1,9 @@
-"""Models: a pair of pure functions (init, apply) over named params. Nothing outside this package knows which one it is.
+"""Models: a pair of pure functions (init, apply) over named params. Nothing outside this package
+knows which one it is.
 
-The paper's forecaster is `lstm_mlp`. Names and layouts are PyTorch's, so that a state dict is a copy. A model of
-your own is another `Model`; hand it to `plfl.run(config, model=...)`, and its names decide what can be personal.
+The paper's forecaster is `lstm_mlp`. Names and layouts are PyTorch's, so that a state dict is a
+copy. A model of your own is another `Model`; hand it to `plfl.run(config, model=...)`, and its
+names decide what can be personal.
 """
 
 import math
@@ -15,11 +17,17 @@ import numpy as np
 
 from plfl.config import GIVEN, Config
 from plfl.errors import BadInput
-from plfl.forecast.analog import Shape, band_names, forecast_changes, param_shapes, spread_of
-from plfl.forecast.dense import dense, dense_reference
-from plfl.forecast.fused import Objective, fuse
-from plfl.forecast.lookback import look_back
-from plfl.forecast.lstm import lstm, lstm_reference
+from plfl.forecast.layers.dense import dense, dense_reference
+from plfl.forecast.layers.lstm import lstm, lstm_reference
+from plfl.forecast.past_days.fused import Objective, fuse
+from plfl.forecast.past_days.lookback import look_back
+from plfl.forecast.past_days.network import (
+    Shape,
+    band_names,
+    forecast_changes,
+    param_shapes,
+    spread_of,
+)
 from plfl.forecast.views import Aligned, Plain, View
 from plfl.forecast.windows import Task
 
@@ -35,7 +43,8 @@ class Model(NamedTuple):
     init: Callable[[jax.Array], Params]
     """From a random key to params."""
     apply: Callable[[Params, Any], jax.Array]
-    """From params and the view's inputs, (batch, lookback, features), say, to forecasts (batch,) or (batch, outputs).
+    """From params and the view's inputs, (batch, lookback, features), say, to forecasts (batch,) or
+    (batch, outputs).
 
     Of the scaled load, or of its change from the origin where the view says so.
     """
@@ -60,7 +69,9 @@ def masked(loss: Callable[[jax.Array], jax.Array]) -> Loss:
 
 
 def pinball(quantiles: Sequence[float]) -> Loss:
-    """The quantiles' mean pinball loss, twice, in which the median counts as much as all of them together."""
+    """The quantiles' mean pinball loss, twice, in which the median counts as much as all of them
+    together.
+    """
     levels, worths = (jnp.asarray(values) for values in _levels_and_worths(quantiles))
     return masked(lambda error: jnp.maximum(levels * error, (levels - 1) * error) @ worths)
 
@@ -77,7 +88,11 @@ def make_loss(name: str, view: View) -> Loss:
     if isinstance(view, Plain):
         if name == "quantile":
             raise BadInput("loss = quantile is for model analog; take the recipe forecast")
-        return squared_error if name == "squared" else lambda forecast, target: jnp.abs(forecast - target).mean()
+        return (
+            squared_error
+            if name == "squared"
+            else lambda forecast, target: jnp.abs(forecast - target).mean()
+        )
     if view.quantiles is not None:
         return pinball(view.quantiles)
     return masked(lambda error: error[:, 0] ** 2 if name == "squared" else jnp.abs(error[:, 0]))
@@ -92,7 +107,7 @@ def make_objective(name: str, view: View, model: Model) -> Objective:
 
 
 def analog(view: Aligned, *, hidden: int) -> Model:
-    """The forecaster of recipe `forecast`; see `plfl.forecast.analog`."""
+    """The forecaster of recipe `forecast`; see `plfl.forecast.past_days.network`."""
     shape = Shape(view.layout, view.bands, hidden, view.num_outputs)
     shapes = param_shapes(shape)
     sizes = [math.prod(size) for size in shapes.values()]
@@ -105,7 +120,9 @@ def analog(view: Aligned, *, hidden: int) -> Model:
         }
 
     def apply(params: Params, inputs: Any) -> jax.Array:
-        return forecast_changes(jnp, params, shape, inputs, look_back=lambda _, params, cut: look_back(params, cut))
+        return forecast_changes(
+            jnp, params, shape, inputs, look_back=lambda _, params, cut: look_back(params, cut)
+        )
 
     if view.quantiles is None or not view.layout.num_days:
         return Model(init, apply)
@@ -119,12 +136,17 @@ def analog(view: Aligned, *, hidden: int) -> Model:
 
 
 def lstm_mlp(
-    num_features: int, lookback: int, *, hidden: int = 25, mlp: Sequence[int] = (150, 75), is_reference: bool = False
+    num_features: int,
+    lookback: int,
+    *,
+    hidden: int = 25,
+    mlp: Sequence[int] = (150, 75),
+    is_reference: bool = False,
 ) -> Model:
     """The paper's forecaster: an LSTM, all its hidden states concatenated, an MLP with PReLU.
 
-    With 8 features, a lookback of 12 and the default widths it has 60,276 parameters, 3,500 of them in the LSTM.
-    `is_reference` takes plain layers with autodiff instead of the fast ones.
+    With 8 features, a lookback of 12 and the default widths it has 60,276 parameters, 3,500 of them
+    in the LSTM. `is_reference` takes plain layers with autodiff instead of the fast ones.
 
     >>> params = lstm_mlp(8, 12).init(jax.random.key(0))
     >>> sum(value.size for value in params.values())
@@ -151,7 +173,9 @@ def lstm_mlp(
             layers[k].append(f"mlp.{2 * k + 1}.weight")
 
     def init(key: jax.Array) -> Params:
-        params = _uniform(key, shapes) | {name: jnp.full((width,), 0.25) for name, width in slopes.items()}
+        params = _uniform(key, shapes) | {
+            name: jnp.full((width,), 0.25) for name, width in slopes.items()
+        }
         return {name: params[name] for name in sorted(params)}
 
     def apply(params: Params, inputs: jax.Array) -> jax.Array:
@@ -184,9 +208,13 @@ def _uniform(key: jax.Array, shapes: Mapping[str, tuple[tuple[int, ...], int]]) 
 
 
 def check_model(model: Model, task: Task) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of the model's params, after checking that it takes the task's inputs and gives what its view expects."""
+    """Shapes of the model's params, after checking that it takes the task's inputs and gives what
+    its view expects.
+    """
     if not isinstance(model, Model):
-        raise BadInput(f"a model is plfl.forecast.models.Model(init, apply), not a {type(model).__name__}")
+        raise BadInput(
+            f"a model is plfl.forecast.models.Model(init, apply), not a {type(model).__name__}"
+        )
     params = _evaluated("init", model.init, jax.random.key(0))
     is_named = isinstance(params, dict) and all(isinstance(name, str) for name in params)
     if not params or not is_named or not all(_is_float(value) for value in params.values()):
@@ -200,7 +228,9 @@ def check_model(model: Model, task: Task) -> dict[str, jax.ShapeDtypeStruct]:
     if isinstance(task.view, Plain):
         size = (task.lookback, task.num_features)
         inputs: Any = jax.ShapeDtypeStruct((3, *size), jnp.float32)
-        forecasts = _evaluated(f"apply with inputs (batch, {size[0]}, {size[1]})", model.apply, params, inputs)
+        forecasts = _evaluated(
+            f"apply with inputs (batch, {size[0]}, {size[1]})", model.apply, params, inputs
+        )
         if getattr(forecasts, "shape", None) != (3,):
             found = getattr(forecasts, "shape", type(forecasts).__name__)
             raise BadInput(
@@ -210,7 +240,8 @@ def check_model(model: Model, task: Task) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _evaluated(what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Shapes of what a user's function returns; whatever goes wrong in there is told in one line."""
+    """Shapes of what a user's function returns; whatever goes wrong in there is told in one line.
+    """
     try:
         return jax.eval_shape(function, *args)
     except Exception as error:
@@ -228,7 +259,9 @@ MODELS = ("lstm_mlp", "analog")
 def make_model(config: Config, task: Task) -> Model:
     """The model that a config names, for the windows of a task."""
     if config.model == GIVEN:
-        raise BadInput("this run's model was given in Python; go on with plfl.run(resume=..., model=...) there")
+        raise BadInput(
+            "this run's model was given in Python; go on with plfl.run(resume=..., model=...) there"
+        )
     if config.model not in MODELS:
         raise BadInput(f"unknown model {config.model!r}; known models: {', '.join(MODELS)}")
     if isinstance(task.view, Aligned):

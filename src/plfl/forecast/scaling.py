@@ -1,4 +1,5 @@
-"""Scaling: each client by its own training data; facts that are the same for everybody by fixed constants.
+"""Scaling: each client by its own training data; facts that are the same for everybody by fixed
+constants.
 
 A scaler is personal state: it is fitted at the client, stored in the client's file and never sent.
 """
@@ -8,12 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 
 _OUTLIER = 20
-"""Times the distance from the median that 99 of 100 readings keep to; of 656 meters, none goes beyond 14."""
+"""Times the distance from the median that 99 of 100 readings keep to; of 656 meters, none goes
+beyond 14.
+"""
 
 
 @dataclass(frozen=True)
 class Scaler:
-    """Centre and spread of a client's own training part: mean and standard deviation, or robust ones."""
+    """Centre and spread of a client's own training part: mean and standard deviation, or robust
+    ones.
+    """
 
     load_mean: float
     load_sd: float
@@ -27,7 +32,9 @@ class Scaler:
         return np.asarray((load - self.load_mean) / self.load_sd, np.float32)
 
     def unscale_load(self, scaled: np.ndarray) -> np.ndarray:
-        """From the model's scale back to kWh; what zero was scaled to is exactly zero, not zero but for rounding."""
+        """From the model's scale back to kWh; what zero was scaled to is exactly zero, not zero but
+        for rounding.
+        """
         energy = np.asarray(scaled, np.float64) * self.load_sd + self.load_mean
         return np.where(np.asarray(scaled) == self.scale_load(np.zeros(())), 0.0, energy)
 
@@ -47,11 +54,12 @@ class Scaler:
 
 
 def fit_scaler(load: np.ndarray, covariates: np.ndarray, *, is_robust: bool = False) -> Scaler:
-    """The scaler of a training part: load (time,), covariates (time, covariates); unknown values do not count.
+    """The scaler of a training part: load (time,), covariates (time, covariates); unknown values do
+    not count.
 
-    A robust one has the median of the load for its mean, and the distance of its 10th and 90th percentile for its
-    standard deviation (but at least half of the latter, without outliers: a load may stand still for nine tenths of
-    the time).
+    A robust one has the median of the load for its mean, and the distance of its 10th and 90th
+    percentile for its standard deviation (but at least half of the latter, without outliers: a load
+    may stand still for nine tenths of the time).
     """
     values = np.asarray(load, np.float64)
     mean, sd = _mean_and_sd(values[:, None])
@@ -73,7 +81,9 @@ def _find_outliers(values: np.ndarray, middle: float) -> np.ndarray:
 
 
 def _mean_and_sd(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Columnwise over finite values, rounded to float32 as stored; a constant column has sd 1, an empty one 0 and 1."""
+    """Columnwise over finite values, rounded to float32 as stored; a constant column has sd 1, an
+    empty one 0 and 1.
+    """
     known = np.isfinite(values)
     count = np.maximum(known.sum(0), 1)
     mean = np.where(known, values, 0).sum(0) / count
@@ -88,5 +98,7 @@ def scale_calendar(time_of_day: np.ndarray, weekday: np.ndarray, steps_per_day: 
 
 
 def scale_statics(statics: np.ndarray) -> np.ndarray:
-    """Areas in m2 as log10(m2) / 5: public constants, not a statistic over clients. An unknown area counts as 1 m2."""
+    """Areas in m2 as log10(m2) / 5: public constants, not a statistic over clients. An unknown area
+    counts as 1 m2.
+    """
     return (np.log10(np.maximum(np.nan_to_num(statics, nan=1.0), 1.0)) / 5).astype(np.float32)

@@ -1,8 +1,10 @@
-"""Views: what a model sees of a client's series, how its training windows are drawn, and what its outputs mean.
+"""Views: what a model sees of a client's series, how its training windows are drawn, and what its
+outputs mean.
 
-`Plain` is the paper's: the inputs of the last hours, time by time, and one lead. `Aligned` is the one of recipe
-`forecast`: pairs of origin and lead with the inputs of `plfl.forecast.aligned`, several leads, and quantiles.
-A view is a value; everything that trains, forecasts or compares asks the task's view and knows no more.
+`Plain` is the paper's: the inputs of the last hours, time by time, and one lead. `Aligned` is the
+one of recipe `forecast`: pairs of origin and lead with the inputs of
+`plfl.forecast.past_days.inputs`, several leads, and quantiles. A view is a value; everything that
+trains, forecasts or compares asks the task's view and knows no more.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,8 +17,8 @@ from plfl.config import Config, count_intervals, furthest_lead
 from plfl.data.holidays import holiday_flags
 from plfl.data.panel import Panel, local_calendar
 from plfl.errors import BadInput
-from plfl.forecast import aligned
-from plfl.forecast.aligned import Inputs, Layout, Series
+from plfl.forecast.past_days import inputs as aligned
+from plfl.forecast.past_days.inputs import Inputs, Layout, Series
 from plfl.forecast.scaling import scale_calendar
 
 if TYPE_CHECKING:
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 Array = Union["jax.Array", np.ndarray]
 SHORT_MINUTES = 60
-"""Leads up to this long have a network of their own; it is also the lead by which a model of many is scored."""
+"""Leads up to this long have a network of their own; it is also the lead by which a model of many
+is scored.
+"""
 _SCORED_MINUTES = (15, 30, 60, 120, 180, 240, 360, 480, 720, 1080, 1440, 2160, 2880)
 """Leads at which a model of many is evaluated and calibrated, and always the first and the last."""
 _SHORT_SHARE = 2 / 3
@@ -32,13 +36,18 @@ _SHORT_SHARE = 2 / 3
 
 
 class ClientData(NamedTuple):
-    """One client's series, ready to cut windows from; stacked over clients, all but `calendar` gain a leading axis."""
+    """One client's series, ready to cut windows from; stacked over clients, all but `calendar` gain
+    a leading axis.
+    """
 
     series: Array
-    """(time, 1 + covariates + derived) scaled load and covariates, 0 where unknown, or NaN where the view marks unknown
-    loads; and what the view derives from them."""
+    """(time, 1 + covariates + derived) scaled load and covariates, 0 where unknown, or NaN where
+    the view marks unknown loads; and what the view derives from them.
+    """
     calendar: Array
-    """(zones, time, columns) scaled time of day and weekday in local time, and what else the view asks for."""
+    """(zones, time, columns) scaled time of day and weekday in local time, and what else the view
+    asks for.
+    """
     zone: Array
     """() the client's zone."""
     statics: Array
@@ -50,13 +59,16 @@ class ClientData(NamedTuple):
     end: Array
     """() the first time after the training part."""
     was_read: Array
-    """(time,) whether the load is a reading, and not filled; (0,) where the view asks for no other targets than those
-    by which windows are found."""
+    """(time,) whether the load is a reading, and not filled; (0,) where the view asks for no other
+    targets than those by which windows are found.
+    """
 
 
 @dataclass(frozen=True)
 class Plain:
-    """The paper's view: inputs (batch, lookback, features) at each time of the lookback, and one lead."""
+    """The paper's view: inputs (batch, lookback, features) at each time of the lookback, and one
+    lead.
+    """
 
     lookback: int
     horizon: int
@@ -81,7 +93,8 @@ class Plain:
         return list(names)
 
     def read_calendar(self, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
-        """The zone of each client (clients,), and time of day and weekday (zones, time, 2), scaled."""
+        """The zone of each client (clients,), and time of day and weekday (zones, time, 2), scaled.
+        """
         zone_of_client, time_of_day, weekday = local_calendar(panel)
         return zone_of_client, scale_calendar(time_of_day, weekday, panel.steps_per_day)
 
@@ -101,18 +114,27 @@ class Plain:
         import jax
         import jax.numpy as jnp
 
-        return jnp.asarray(data.origins)[jax.random.randint(key, (num_steps, batch), 0, data.num_windows)]
+        return jnp.asarray(data.origins)[
+            jax.random.randint(key, (num_steps, batch), 0, data.num_windows)
+        ]
 
     def cut(self, data: ClientData, origins: "jax.Array") -> tuple["jax.Array", "jax.Array"]:
-        """Inputs (batch, lookback, features) and targets (batch,) of the windows with these origins."""
+        """Inputs (batch, lookback, features) and targets (batch,) of the windows with these
+        origins.
+        """
         return gather(data, origins, self.lookback, self.horizon)
 
-    def forecast(self, apply: Any, params: Any, data: ClientData, origins: "jax.Array") -> "jax.Array":
+    def forecast(
+        self, apply: Any, params: Any, data: ClientData, origins: "jax.Array"
+    ) -> "jax.Array":
         """Scaled forecasts (windows,) for the windows with these origins."""
         return apply(params, self.cut(data, origins)[0])
 
-    def flatten(self, data: ClientData, origins: np.ndarray, *, has_days: bool = True) -> np.ndarray:
-        """The inputs of windows as rows (windows, columns), for models that know nothing of time."""
+    def flatten(
+        self, data: ClientData, origins: np.ndarray, *, has_days: bool = True
+    ) -> np.ndarray:
+        """The inputs of windows as rows (windows, columns), for models that know nothing of time.
+        """
         del has_days
         times = origins[:, None] + np.arange(1 - self.lookback, 1)  # (windows, lookback)
         series, calendar = data.series[times], data.calendar[data.zone][times]
@@ -166,7 +188,10 @@ class Aligned:
     @property
     def bands(self) -> tuple[str, ...]:
         """short, long or both."""
-        return (*(["short"] if self.first <= self.num_short else []), *(["long"] if self.last > self.num_short else []))
+        return (
+            *(["short"] if self.first <= self.num_short else []),
+            *(["long"] if self.last > self.num_short else []),
+        )
 
     def leads_of(self, band: str) -> list[bool]:
         """Which of the evaluated leads a band has."""
@@ -177,15 +202,21 @@ class Aligned:
         return [name for name in names if name.startswith(f"{band}.")]
 
     def read_calendar(self, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
-        """The zone of each client (clients,), and time of day, weekday and holidays (zones, time, 3)."""
+        """The zone of each client (clients,), and time of day, weekday and holidays (zones, time,
+        3).
+        """
         zone_of_client, time_of_day, weekday = local_calendar(panel)
         scaled = scale_calendar(time_of_day, weekday, panel.steps_per_day)
-        flags = [holiday_flags(zone, panel.times(), self.holidays) for zone in sorted(set(panel.zones))]
+        flags = [
+            holiday_flags(zone, panel.times(), self.holidays) for zone in sorted(set(panel.zones))
+        ]
         return zone_of_client, np.concatenate([scaled, np.stack(flags)[..., None]], axis=-1)
 
     def derive(self, series: np.ndarray) -> None:
         """Fill in the last column of a series (time, 1 + covariates + 1): the swing."""
-        series[:, -1] = aligned.find_swings(series[:, 0], self.layout.seconds) if self.has_swing else 1
+        series[:, -1] = (
+            aligned.find_swings(series[:, 0], self.layout.seconds) if self.has_swing else 1
+        )
 
     def units(self, data: ClientData, origins: np.ndarray) -> np.ndarray:
         """What changes from these origins (windows,) are counted in."""
@@ -201,9 +232,11 @@ class Aligned:
         """A client's series as `aligned` reads it."""
         return Series(data.series, data.calendar, data.zone)
 
-    def pick(self, data: ClientData, key: "jax.Array", num_steps: int, batch: int) -> tuple["jax.Array", "jax.Array"]:
-        """Origins and leads (steps, batch): origins uniformly with replacement, short leads evenly, long ones evenly by
-        their logarithm.
+    def pick(
+        self, data: ClientData, key: "jax.Array", num_steps: int, batch: int
+    ) -> tuple["jax.Array", "jax.Array"]:
+        """Origins and leads (steps, batch): origins uniformly with replacement, short leads evenly,
+        long ones evenly by their logarithm.
 
         Two thirds of a batch are short leads, where there are both.
         """
@@ -211,13 +244,19 @@ class Aligned:
         import jax.numpy as jnp
 
         for_origins, for_leads = jax.random.split(key)
-        origins = jnp.asarray(data.origins)[jax.random.randint(for_origins, (num_steps, batch), 0, data.num_windows)]
+        origins = jnp.asarray(data.origins)[
+            jax.random.randint(for_origins, (num_steps, batch), 0, data.num_windows)
+        ]
         place = jax.random.uniform(for_leads, (num_steps, batch))
         leads = []
         begin = 0
         for first, last, end in self._shares(batch):
             is_short, share = last <= self.num_short, place[:, begin:end]
-            found = first + (last + 1 - first) * share if is_short else first * ((last + 1) / first) ** share
+            found = (
+                first + (last + 1 - first) * share
+                if is_short
+                else first * ((last + 1) / first) ** share
+            )
             leads.append(jnp.clip(jnp.floor(found).astype(jnp.int32), first, last))
             begin = end
         return origins, jnp.concatenate(leads, axis=1)
@@ -229,33 +268,46 @@ class Aligned:
         num = min(max(1, round(_SHORT_SHARE * batch)), batch - 1)
         return [(self.first, self.num_short, num), (self.num_short + 1, self.last, batch)]
 
-    def cut(self, data: ClientData, windows: tuple["jax.Array", "jax.Array"]) -> tuple[tuple[Inputs, ...], "jax.Array"]:
-        """Inputs by band, and the changes (batch,) up to the targets, in units of the swing; NaN where a target is
-        no reading or too late."""
+    def cut(
+        self, data: ClientData, windows: tuple["jax.Array", "jax.Array"]
+    ) -> tuple[tuple[Inputs, ...], "jax.Array"]:
+        """Inputs by band, and the changes (batch,) up to the targets, in units of the swing; NaN
+        where a target is no reading or too late.
+        """
         import jax.numpy as jnp
 
-        from plfl.forecast.lookback import cut_days
+        from plfl.forecast.past_days.lookback import cut_days
 
         series = self.series(data)
         origins, leads = (jnp.ravel(values) for values in windows)
         found = []
         begin = 0
         for _, _, end in self._shares(windows[0].shape[-1]):
-            found.append(aligned.cut(jnp, series, self.layout, origins[begin:end], leads[begin:end], cut_days))
+            found.append(
+                aligned.cut(
+                    jnp, series, self.layout, origins[begin:end], leads[begin:end], cut_days
+                )
+            )
             begin = end
         times = origins + leads
         is_target = (times < data.end) & jnp.asarray(data.was_read)[times]
         reached = jnp.where(is_target, jnp.asarray(series.load)[times], jnp.nan)
-        return tuple(found), (reached - self._base(jnp, series, origins)) / jnp.asarray(series.swing)[origins]
+        return tuple(found), (reached - self._base(jnp, series, origins)) / jnp.asarray(
+            series.swing
+        )[origins]
 
     def _base(self, xp: Any, series: Series, origins: Any) -> Any:
         return series.load[origins] if self.is_residual else xp.zeros(origins.shape, np.float32)
 
-    def forecast(self, apply: Any, params: Any, data: ClientData, origins: "jax.Array") -> "jax.Array":
-        """Scaled forecasts (windows, leads, outputs), outputs rising, for the windows with these origins."""
+    def forecast(
+        self, apply: Any, params: Any, data: ClientData, origins: "jax.Array"
+    ) -> "jax.Array":
+        """Scaled forecasts (windows, leads, outputs), outputs rising, for the windows with these
+        origins.
+        """
         import jax.numpy as jnp
 
-        from plfl.forecast.lookback import cut_days
+        from plfl.forecast.past_days.lookback import cut_days
 
         def of_params(inputs: tuple[Inputs, ...]) -> "jax.Array":
             return apply(params, inputs)
@@ -263,23 +315,42 @@ class Aligned:
         return self.forecast_with(jnp, of_params, self.series(data), origins, self.leads, cut_days)
 
     def forecast_with(
-        self, xp: Any, apply: Any, series: Series, origins: Any, leads: Sequence[int], cut_days: Any = None
+        self,
+        xp: Any,
+        apply: Any,
+        series: Series,
+        origins: Any,
+        leads: Sequence[int],
+        cut_days: Any = None,
     ) -> Any:
         """The same for any leads, in JAX or NumPy; `apply` maps inputs by band to outputs."""
         inputs = []
         for band in self.bands:
             own = [lead for lead in leads if (lead <= self.num_short) == (band == "short")]
-            pairs = (xp.tile(origins, len(own)), xp.repeat(xp.asarray(own, dtype=origins.dtype), origins.shape[0]))
+            pairs = (
+                xp.tile(origins, len(own)),
+                xp.repeat(xp.asarray(own, dtype=origins.dtype), origins.shape[0]),
+            )
             inputs.append(aligned.cut(xp, series, self.layout, *pairs, cut_days))
         outputs = apply(tuple(inputs)).reshape(len(leads), origins.shape[0], -1)
         swing, base = series.swing[origins][:, None], self._base(xp, series, origins)[:, None]
         outputs = xp.sort(outputs, axis=-1) * swing + base
         return xp.swapaxes(outputs, 0, 1)
 
-    def flatten(self, data: ClientData, origins: np.ndarray, *, has_days: bool = True) -> np.ndarray:
-        """The inputs of windows at the scored lead as rows (windows, columns), with or without the past days."""
+    def flatten(
+        self, data: ClientData, origins: np.ndarray, *, has_days: bool = True
+    ) -> np.ndarray:
+        """The inputs of windows at the scored lead as rows (windows, columns), with or without the
+        past days.
+        """
         leads, layout = np.full(len(origins), self.horizon), self.layout
-        cut = aligned.cut(np, self.series(data), layout if has_days else layout._replace(num_days=0), origins, leads)
+        cut = aligned.cut(
+            np,
+            self.series(data),
+            layout if has_days else layout._replace(num_days=0),
+            origins,
+            leads,
+        )
         if not has_days:
             return cut.features
         days = np.where(cut.is_known[..., None], cut.changes, 0)
@@ -289,7 +360,9 @@ class Aligned:
 View = Plain | Aligned
 
 
-def gather(data: ClientData, origins: "jax.Array", lookback: int, horizon: int) -> tuple["jax.Array", "jax.Array"]:
+def gather(
+    data: ClientData, origins: "jax.Array", lookback: int, horizon: int
+) -> tuple["jax.Array", "jax.Array"]:
     """Inputs (batch, lookback, features) and targets (batch,) of the windows with these origins.
 
     Feature order: load, time of day, weekday, covariates, statics.
@@ -317,7 +390,12 @@ def make_view(panel: Panel, config: Config) -> View:
     last = count_intervals(furthest or config.horizon, panel.interval, "horizon")
     ahead = [_place(panel, name) for name in config.future]
     layout = aligned.make_layout(
-        panel.seconds, lookback, config.days, len(panel.covariate_names), ahead, has_lags=config.lags
+        panel.seconds,
+        lookback,
+        config.days,
+        len(panel.covariate_names),
+        ahead,
+        has_lags=config.lags,
     )
     scored = min(last, max(1, 60 * SHORT_MINUTES // panel.seconds)) if furthest else last
     steps = (60 * m // panel.seconds for m in _SCORED_MINUTES if 60 * m % panel.seconds == 0)

@@ -1,10 +1,11 @@
 """Windows: what a model sees of a client's series, and which of it belongs to which part.
 
-A window with origin t has the inputs at t - lookback + 1 .. t and the target at t + horizon. Origin and target lie
-in one part (training, validation or test, in this order of time); inputs may reach back into an earlier part, never
-forward. Origin and targets are real readings, of every lead; inputs may be filled over a short gap and never touch a
-long one. Since the origin was read, both ends of such a gap are known there: what is filled crosses no part either.
-Windows are never materialised: `ClientData` keeps the scaled series and the origins, a `View` cuts batches from it.
+A window with origin t has the inputs at t - lookback + 1 .. t and the target at t + horizon. Origin
+and target lie in one part (training, validation or test, in this order of time); inputs may reach
+back into an earlier part, never forward. Origin and targets are real readings, of every lead;
+inputs may be filled over a short gap and never touch a long one. Since the origin was read, both
+ends of such a gap are known there: what is filled crosses no part either. Windows are never
+materialised: `ClientData` keeps the scaled series and the origins, a `View` cuts batches from it.
 """
 
 import math
@@ -67,7 +68,9 @@ class Origins(Sequence[np.ndarray]):
 
 @dataclass(frozen=True)
 class Task:
-    """What a federation knows of its data: series, windows and scalers of the clients that take part."""
+    """What a federation knows of its data: series, windows and scalers of the clients that take
+    part.
+    """
 
     panel: Panel
     """The clients that take part."""
@@ -128,14 +131,19 @@ class Task:
         )
 
     def was_read(self, rows: slice | Sequence[int] | np.ndarray = slice(None)) -> np.ndarray:
-        """(rows, time) where some clients' loads are readings; (rows, 0) if the view does not ask."""
+        """(rows, time) where some clients' loads are readings; (rows, 0) if the view does not ask.
+        """
         if not self.view.marks_unknown:
             return np.zeros((len(self.bounds[rows]), 0), bool)
         return np.isfinite(self.panel.load[rows])
 
     def read_load(self, row: int) -> np.ndarray:
-        """(time,) a client's scaled load, NaN where it was not read: what a forecast may be held against."""
-        return np.where(np.isfinite(self.panel.load[row]), self.series[row][:, 0], np.float32(np.nan))
+        """(time,) a client's scaled load, NaN where it was not read: what a forecast may be held
+        against.
+        """
+        return np.where(
+            np.isfinite(self.panel.load[row]), self.series[row][:, 0], np.float32(np.nan)
+        )
 
     @property
     def num_windows(self) -> np.ndarray:
@@ -148,8 +156,12 @@ class Task:
         return bool(np.nanmin(self.panel.load[row, begin:test]) < 0)
 
     def each_client(self) -> Iterator[int]:
-        """The row of each client in turn; arrays in files take no more memory than some clients' rows."""
-        return forgetting(range(self.panel.num_clients), self.series, self.panel.load, self.panel.covariates)
+        """The row of each client in turn; arrays in files take no more memory than some clients'
+        rows.
+        """
+        return forgetting(
+            range(self.panel.num_clients), self.series, self.panel.load, self.panel.covariates
+        )
 
 
 class _Cut(NamedTuple):
@@ -162,7 +174,9 @@ class _Cut(NamedTuple):
     """Why it cannot take part."""
 
 
-def make_task(panel: Panel, config: Config, findings: Iterable[Finding] = (), scratch: Scratch | None = None) -> Task:
+def make_task(
+    panel: Panel, config: Config, findings: Iterable[Finding] = (), scratch: Scratch | None = None
+) -> Task:
     """Split, scale and window a panel; clients that cannot take part are left out and named.
 
     `findings` are those about the data so far; the task carries them on.
@@ -181,7 +195,11 @@ def make_task(panel: Panel, config: Config, findings: Iterable[Finding] = (), sc
             new.append(cut.finding)
             continue
         train = slice(*cut.bounds[:2])
-        scalers.append(fit_scaler(panel.load[row, train], panel.covariates[row, train], is_robust=view.is_robust))
+        scalers.append(
+            fit_scaler(
+                panel.load[row, train], panel.covariates[row, train], is_robust=view.is_robust
+            )
+        )
         _scale_series(series[len(rows)], cut, panel.covariates[row], scalers[-1], view)
         rows.append(row)
         bounds.append(cut.bounds)
@@ -207,7 +225,9 @@ def make_task(panel: Panel, config: Config, findings: Iterable[Finding] = (), sc
 
 def find_refusals(panel: Panel, config: Config) -> list[Finding]:
     """Why clients of a panel cannot take part, without making a task."""
-    return [cut.finding for row in range(panel.num_clients) if (cut := _cut(panel, row, config)).finding]
+    return [
+        cut.finding for row in range(panel.num_clients) if (cut := _cut(panel, row, config)).finding
+    ]
 
 
 def _lengths(panel: Panel, config: Config) -> tuple[int, int, int]:
@@ -232,7 +252,8 @@ def _cut(panel: Panel, row: int, config: Config) -> _Cut:
 def stack_clients(tasks: Sequence[Task]) -> ClientData:
     """The clients of several tasks as rows, one task after the other.
 
-    Tasks may begin at different times and be of different length: origins count from each task's own beginning.
+    Tasks may begin at different times and be of different length: origins count from each task's
+    own beginning.
     """
     num_times = max(task.panel.num_times for task in tasks)
     origins, counts = pad_origins([origins for task in tasks for origins in task.origins["train"]])
@@ -257,8 +278,12 @@ def _lengthened(rows: np.ndarray, num_times: int) -> np.ndarray:
     return np.pad(rows, [(0, 0), (0, missing), *[(0, 0)] * (rows.ndim - 2)]) if missing else rows
 
 
-def pad_origins(origins: Sequence[np.ndarray], width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Origins of several clients as one array (clients, windows), padded with each client's last, and the counts."""
+def pad_origins(
+    origins: Sequence[np.ndarray], width: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Origins of several clients as one array (clients, windows), padded with each client's last,
+    and the counts.
+    """
     counts = np.array([len(row) for row in origins], np.int32)
     padded = np.empty((len(counts), width or counts.max()), np.int32)
     for k, (row, count) in enumerate(zip(origins, counts, strict=True)):
@@ -277,7 +302,8 @@ def spread_origins(origins: np.ndarray, most: int) -> np.ndarray:
 def fill_short_gaps(load: np.ndarray, max_gap: int) -> np.ndarray:
     """Gaps of at most `max_gap` intervals interpolated; longer ones, and the ends, stay NaN.
 
-    Only windows whose origin was observed exist, so both ends of a filled gap are known at the origin.
+    Only windows whose origin was observed exist, so both ends of a filled gap are known at the
+    origin.
     """
     known = np.flatnonzero(np.isfinite(load))
     if len(known) in (0, len(load)):
@@ -285,15 +311,22 @@ def fill_short_gaps(load: np.ndarray, max_gap: int) -> np.ndarray:
     times = np.arange(len(load))
     following = np.searchsorted(known, times)
     inside = (following > 0) & (following < len(known))
-    before, after = known[np.clip(following - 1, 0, None)], known[np.clip(following, None, len(known) - 1)]
+    before, after = (
+        known[np.clip(following - 1, 0, None)],
+        known[np.clip(following, None, len(known) - 1)],
+    )
     short = ~np.isfinite(load) & inside & (after - before - 1 <= max_gap)
     filled = load.copy()
     filled[short] = np.interp(times[short], known, load[known])
     return filled
 
 
-def split_bounds(observed: np.ndarray, config: Config, steps_per_day: int) -> tuple[int, int, int, int]:
-    """Begin of training, validation and test part, and the end, within the client's own span of readings."""
+def split_bounds(
+    observed: np.ndarray, config: Config, steps_per_day: int
+) -> tuple[int, int, int, int]:
+    """Begin of training, validation and test part, and the end, within the client's own span of
+    readings.
+    """
     known = np.flatnonzero(observed)
     if len(known) == 0:
         return (0, 0, 0, 0)
@@ -306,7 +339,11 @@ def split_bounds(observed: np.ndarray, config: Config, steps_per_day: int) -> tu
 
 
 def find_origins(
-    filled: np.ndarray, observed: np.ndarray, bounds: tuple[int, int, int, int], lookback: int, horizon: int
+    filled: np.ndarray,
+    observed: np.ndarray,
+    bounds: tuple[int, int, int, int],
+    lookback: int,
+    horizon: int,
 ) -> dict[str, np.ndarray]:
     """The origins of the windows of each part, in order of time."""
     usable = np.isfinite(filled)
@@ -324,8 +361,12 @@ def find_origins(
     return found
 
 
-def _scale_series(series: np.ndarray, cut: _Cut, covariates: np.ndarray, scaler: Scaler, view: View) -> None:
-    """Fill in a client's scaled series (time, columns); what lies before the training part does not exist."""
+def _scale_series(
+    series: np.ndarray, cut: _Cut, covariates: np.ndarray, scaler: Scaler, view: View
+) -> None:
+    """Fill in a client's scaled series (time, columns); what lies before the training part does not
+    exist.
+    """
     known = series[:, 1 : 1 + covariates.shape[1]]
     known[:] = scaler.scale_covariates(covariates)
     known[: cut.bounds[0]] = 0
@@ -336,14 +377,22 @@ def _scale_series(series: np.ndarray, cut: _Cut, covariates: np.ndarray, scaler:
 
 
 def _why_refused(
-    panel: Panel, row: int, bounds: tuple[int, int, int, int], found: dict[str, np.ndarray], config: Config
+    panel: Panel,
+    row: int,
+    bounds: tuple[int, int, int, int],
+    found: dict[str, np.ndarray],
+    config: Config,
 ) -> Finding | None:
     place = Place(client=panel.ids[row])
     num_readings = int(np.isfinite(panel.load[row]).sum())
     short = next((part for part in PARTS[1:] if len(found[part]) == 0), None)
     if len(found["train"]) < config.batch or short:
         windows = f"{len(found['train']):,} training windows for batch = {config.batch}"
-        lacking = windows if len(found["train"]) < config.batch else f"no complete window in its {short} part"
+        lacking = (
+            windows
+            if len(found["train"]) < config.batch
+            else f"no complete window in its {short} part"
+        )
         detail = f"it has {num_readings:,} reading{'s' if num_readings != 1 else ''} and {lacking}"
         if config.history_days is not None:
             detail += f" with history_days = {config.history_days}"
@@ -362,5 +411,9 @@ def _shortest(panel: Panel, config: Config) -> int:
     """How many readings without gaps are enough to take part."""
     lookback, horizon, _ = _lengths(panel, config)
     train, validation, test = config.split
-    windows = (config.batch + lookback + horizon) / train, (1 + horizon) / validation, (1 + horizon) / test
+    windows = (
+        (config.batch + lookback + horizon) / train,
+        (1 + horizon) / validation,
+        (1 + horizon) / test,
+    )
     return math.ceil(max(windows)) + 2  # parts are rounded to whole readings

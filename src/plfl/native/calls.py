@@ -1,7 +1,9 @@
-"""The native kernels as functions of JAX arrays, float32 and feature-major (the batch is the last axis).
+"""The native kernels as functions of JAX arrays, float32 and feature-major (the batch is the last
+axis).
 
-They compute what `forecast.lstm`, `forecast.dense`, `forecast.lookback` (where the batch is the first axis) and optax
-compute, and are called from there. Under `vmap` one call works through all rows, one after the other.
+They compute what `forecast.lstm`, `forecast.dense`, `forecast.lookback` (where the batch is the
+first axis) and optax compute, and are called from there. Under `vmap` one call works through all
+rows, one after the other.
 """
 
 from collections.abc import Sequence
@@ -13,7 +15,9 @@ import jax.numpy as jnp
 Arrays = Sequence[jax.Array]
 
 
-def lstm(weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: jax.Array) -> jax.Array:
+def lstm(
+    weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: jax.Array
+) -> jax.Array:
     """Hidden states (time, hidden, batch)."""
     shape = (inputs.shape[0], weight_hh.shape[1], inputs.shape[2])
     return _call("plfl_lstm", [shape], weight_ih, weight_hh, bias, inputs)[0]
@@ -49,7 +53,9 @@ def lstm_backward(
 def dense_forward(
     weight: jax.Array, bias: jax.Array, slope: jax.Array, inputs: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Outputs and sums (outputs, batch): sums = weight @ inputs + bias, multiplied by the slope where negative."""
+    """Outputs and sums (outputs, batch): sums = weight @ inputs + bias, multiplied by the slope
+    where negative.
+    """
     shape = (weight.shape[0], inputs.shape[1])
     outputs, sums = _call("plfl_dense_forward", [shape, shape], weight, bias, slope, inputs)
     return outputs, sums
@@ -60,7 +66,9 @@ def dense_backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Gradients of weight, bias, slope and inputs."""
     shapes = [weight.shape, slope.shape, slope.shape, inputs.shape]
-    d_weight, d_bias, d_slope, d_inputs = _call("plfl_dense_backward", shapes, weight, slope, inputs, sums, d_outputs)
+    d_weight, d_bias, d_slope, d_inputs = _call(
+        "plfl_dense_backward", shapes, weight, slope, inputs, sums, d_outputs
+    )
     return d_weight, d_bias, d_slope, d_inputs
 
 
@@ -74,40 +82,64 @@ def days_forward(*args: jax.Array) -> jax.Array:
 
 
 def days_backward(*args: jax.Array) -> tuple[jax.Array, ...]:
-    """Gradients of weight, bias, mix and distance, from the same and the gradient of the outputs."""
+    """Gradients of weight, bias, mix and distance, from the same and the gradient of the outputs.
+    """
     return tuple(_call("plfl_days_backward", [param.shape for param in args[:4]], *args))
 
 
 def cut_days(*args: jax.Array) -> tuple[jax.Array, ...]:
     """Likeness, changes and, as 0 or 1, whether a day is known.
 
-    From readings, calendars, zone, origins and leads, the intervals of a day and of the path, and how long ago each day
-    was. Under `vmap`, what all rows share is passed once.
+    From readings, calendars, zone, origins and leads, the intervals of a day and of the path, and
+    how long ago each day was. Under `vmap`, what all rows share is passed once.
     """
     readings, origins, offsets, recency = args[0], args[3], args[5], args[6]
     shape = (origins.shape[0], recency.shape[0])
     num_seen = offsets.shape[0] - 1 + 7 + readings.shape[1] - 2
-    return tuple(_call("plfl_cut_days", [(*shape, num_seen), (*shape, 2), shape], *args, vmap_method="expand_dims"))
+    return tuple(
+        _call(
+            "plfl_cut_days",
+            [(*shape, num_seen), (*shape, 2), shape],
+            *args,
+            vmap_method="expand_dims",
+        )
+    )
 
 
 def band(*args: jax.Array) -> tuple[jax.Array, ...]:
     """Loss () and gradients of the first 13 arguments, the params of one band of `forecast.analog`.
 
-    From them, features, likeness, changes, what is known, targets, what each pair counts, levels and their worth.
+    From them, features, likeness, changes, what is known, targets, what each pair counts, levels
+    and their worth.
     """
     return tuple(_call("plfl_band", [(), *(param.shape for param in args[:13])], *args))
 
 
-def adam(numbers: jax.Array, params: Arrays, moments: Sequence[Arrays], gradient: Arrays) -> list[list[jax.Array]]:
-    """The next params and moments: (m, v), or (m, v, its top) for AMSGrad; `numbers` (7,) as in kernels.c."""
+def adam(
+    numbers: jax.Array, params: Arrays, moments: Sequence[Arrays], gradient: Arrays
+) -> list[list[jax.Array]]:
+    """The next params and moments: (m, v), or (m, v, its top) for AMSGrad; `numbers` (7,) as in
+    kernels.c.
+    """
     name = "plfl_adam" if len(moments) == 2 else "plfl_adam_ams"
     state = [*params, *(array for moment in moments for array in moment)]
     in_place = {k + 1: k for k in range(len(state))}
-    found = _call(name, [array.shape for array in state], numbers, *state, *gradient, input_output_aliases=in_place)
+    found = _call(
+        name,
+        [array.shape for array in state],
+        numbers,
+        *state,
+        *gradient,
+        input_output_aliases=in_place,
+    )
     num = len(params)
     return [found[k : k + num] for k in range(0, len(found), num)]
 
 
-def _call(name: str, shapes: Sequence[tuple[int, ...]], *arrays: jax.Array, **options: Any) -> list[jax.Array]:
+def _call(
+    name: str, shapes: Sequence[tuple[int, ...]], *arrays: jax.Array, **options: Any
+) -> list[jax.Array]:
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    return list(jax.ffi.ffi_call(name, results, **{"vmap_method": "broadcast_all", **options})(*arrays))
+    return list(
+        jax.ffi.ffi_call(name, results, **{"vmap_method": "broadcast_all", **options})(*arrays)
+    )

@@ -1,4 +1,6 @@
-"""The compiled kernels: made once per machine and processor, kept in the cache folder, loaded once per process."""
+"""The compiled kernels: made once per machine and processor, kept in the cache folder, loaded once
+per process.
+"""
 
 import ctypes
 import hashlib
@@ -65,11 +67,19 @@ def _load() -> bool:
 
 def _compiled() -> Path:
     """The library's file, made if it is not there yet."""
-    compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+    compiler = next(
+        (found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None
+    )
     if compiler is None:
         raise OSError("there is no C compiler: neither cc nor gcc nor clang")
     stat = Path(compiler).resolve().stat()
-    parts = [SOURCE.read_text(), compiler, f"{stat.st_size} {stat.st_mtime_ns}", version("jaxlib"), processor()]
+    parts = [
+        SOURCE.read_text(),
+        compiler,
+        f"{stat.st_size} {stat.st_mtime_ns}",
+        version("jaxlib"),
+        processor(),
+    ]
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     folder = cache_folder() / "native"
     path = folder / f"kernels-{name}.so"
@@ -81,12 +91,23 @@ def _compiled() -> Path:
     return path
 
 
-def compile_kernels(compiler: str, path: Path, targets: Sequence[Sequence[str]] = _FOR_THIS_PROCESSOR) -> None:
+def compile_kernels(
+    compiler: str, path: Path, targets: Sequence[Sequence[str]] = _FOR_THIS_PROCESSOR
+) -> None:
     """Compile the kernels to a file, which appears whole or not at all."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
         for target in targets:
-            command = [compiler, *_FLAGS, *target, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(made), "-lm"]
+            command = [
+                compiler,
+                *_FLAGS,
+                *target,
+                f"-I{jax.ffi.include_dir()}",
+                str(SOURCE),
+                "-o",
+                str(made),
+                "-lm",
+            ]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
             if done.returncode == 0:
                 made.replace(path)

@@ -1,4 +1,6 @@
-"""The page of an adaptation: what each meter kept, and the error against days of history where it was measured."""
+"""The page of an adaptation: what each meter kept, and the error against days of history where it
+was measured.
+"""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -33,7 +35,9 @@ def make_page(result: dict[str, Any]) -> str:
 def say_verdict(result: dict[str, Any]) -> str:
     """The outcome in a sentence."""
     adapted = [meter for meter in result["meters"] if meter["kept"]]
-    personal = [meter for meter in adapted if any(choice["rounds"] for choice in meter["kept"].values())]
+    personal = [
+        meter for meter in adapted if any(choice["rounds"] for choice in meter["kept"].values())
+    ]
     num_out = len(result["meters"]) - len(adapted)
     left_out = f"; {num_out:,} cannot be adapted" if num_out else ""
     others = ", the others the shared one" if len(personal) < len(adapted) else ""
@@ -84,7 +88,9 @@ def _meter_cells(k: int, meter: dict[str, Any], bands: Iterable[str]) -> list[st
             cells += [Cell("–"), Cell("–"), Cell("–", kind="text")]
             continue
         source = f"meters[{k}].kept.{band}"
-        cells += [Cell(ratio(choice[name]), f"{source}.{name}") for name in ("shared_error", "error")]
+        cells += [
+            Cell(ratio(choice[name]), f"{source}.{name}") for name in ("shared_error", "error")
+        ]
         cells.append(Cell(say_kept(choice), kind="text"))
     return [*cells, Cell(say_note(meter), kind="text")]
 
@@ -95,11 +101,15 @@ def _curve(result: dict[str, Any]) -> str:
         return ""
     ticks = {log(point["days"]): f"{point['days']} days" for point in points}
     lines = {
-        f"curve {kind}": [(log(point["days"]), point["methods"][method]["mase_mean"]) for point in points]
+        f"curve {kind}": [
+            (log(point["days"]), point["methods"][method]["mase_mean"]) for point in points
+        ]
         for method, kind in METHODS.items()
     }
     said = "; ".join(f"{point['days']} days: {_say_point(point)}" for point in points)
-    chart = line_chart(lines, ticks, label=f"Test MASE against days of history. {said}.", reference=1)
+    chart = line_chart(
+        lines, ticks, label=f"Test MASE against days of history. {said}.", reference=1
+    )
     keys = " ".join(
         f'<span class="{kind}"><svg class="key-line" aria-hidden="true"><path class="curve {kind}" d="M1 4H31"/></svg>'
         f"</span> {method}: {_MEANING[method]};"
@@ -114,17 +124,38 @@ def _curve(result: dict[str, Any]) -> str:
 
 
 def _say_point(point: dict[str, Any]) -> str:
-    return ", ".join(f"{method} {ratio(point['methods'][method]['mase_mean'])}" for method in METHODS)
+    return ", ".join(
+        f"{method} {ratio(point['methods'][method]['mase_mean'])}" for method in METHODS
+    )
 
 
 def _curve_table(points: Sequence[dict[str, Any]]) -> str:
-    head = ["days", "meters", *METHODS, "persistence", *(f"{method} below persistence" for method in METHODS)]
+    head = [
+        "days",
+        "meters",
+        *METHODS,
+        "persistence",
+        *(f"{method} below persistence" for method in METHODS),
+    ]
     rows: list[list[str | Cell]] = []
     for k, point in enumerate(points):
         methods, source = point["methods"], f"curve[{k}].methods"
-        means = [Cell(ratio(methods[m]["mase_mean"]), f"{source}.{m}.mase_mean") for m in (*METHODS, "persistence")]
-        wins = [Cell(str(methods[m]["num_below_persistence"]), f"{source}.{m}.num_below_persistence") for m in METHODS]
-        rows.append([str(point["days"]), Cell(f"{point['num_meters']:,}", f"curve[{k}].num_meters"), *means, *wins])
+        means = [
+            Cell(ratio(methods[m]["mase_mean"]), f"{source}.{m}.mase_mean")
+            for m in (*METHODS, "persistence")
+        ]
+        wins = [
+            Cell(str(methods[m]["num_below_persistence"]), f"{source}.{m}.num_below_persistence")
+            for m in METHODS
+        ]
+        rows.append(
+            [
+                str(point["days"]),
+                Cell(f"{point['num_meters']:,}", f"curve[{k}].num_meters"),
+                *means,
+                *wins,
+            ]
+        )
     return table(head, rows)
 
 
@@ -135,7 +166,10 @@ def _nested(points: Sequence[dict[str, Any]], what: str, name: str) -> str:
             f"{point['days']} days",
             Cell(one, kind="text"),
             *(
-                Cell(ratio(point["methods"][method][what][one]), f"curve[{k}].methods.{method}.{what}{key(one)}")
+                Cell(
+                    ratio(point["methods"][method][what][one]),
+                    f"curve[{k}].methods.{method}.{what}{key(one)}",
+                )
                 for method in METHODS
             ),
         ]

@@ -1,7 +1,7 @@
 """Charts as inline SVG: curves, bars, strips, dots by row, intervals.
 
-Curves live in a nested 1000 x 1000 viewport that is stretched while their strokes are not. Marks are text, so that
-they keep their shape. What lies beyond the scale sits at its edge as an arrow.
+Curves live in a nested 1000 x 1000 viewport that is stretched while their strokes are not. Marks
+are text, so that they keep their shape. What lies beyond the scale sits at its edge as an arrow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,9 +66,11 @@ def line_chart(
     has_zero: bool = False,
     band: Band = (),
 ) -> str:
-    """Curves by class, over a common x that the ticks may widen, with a dashed line at the reference.
+    """Curves by class, over a common x that the ticks may widen, with a dashed line at the
+    reference.
 
-    The band is an area behind them; what of it lies farther off than the curves are high is cut off.
+    The band is an area behind them; what of it lies farther off than the curves are high is cut
+    off.
     """
     values = [y for points in curves.values() for _, y in points if y is not None]
     if not values:
@@ -83,7 +85,9 @@ def line_chart(
     parts = [x_axis(x_ticks, across), y_axis(y_ticks, down)]
     if reference is not None:
         parts.append(line("reference", x=("0%", "100%"), y=(percent(reference, down),) * 2))
-    parts.append('<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%">')
+    parts.append(
+        '<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%">'
+    )
     if band:
         parts.append(f'<path class="band" d="{_area(band, across, down)}"/>')
     for kind, points in curves.items():
@@ -131,7 +135,9 @@ def amount_chart(rows: Sequence[tuple[str, float, str]], *, label: str) -> str:
 
 
 def strip_chart(values: Sequence[float], *, label: str) -> str:
-    """One thin stroke per value, long for those above 1; at most 500 of them, the worst among these."""
+    """One thin stroke per value, long for those above 1; at most 500 of them, the worst among
+    these.
+    """
     axis, ends = ratio_axis(values)
     parts = [axis]
     for value in thin(sorted(values, reverse=True), _MAX_STROKES):
@@ -156,13 +162,19 @@ def ratio_rows(rows: Sequence[Row], *, label: str) -> str:
 def log_rows(rows: Sequence[Row], *, label: str) -> str:
     """Rows of marks on a logarithmic axis; what is not above 0 cannot be drawn."""
     drawable = [
-        Row(row.name, [Mark(log10(m.value), m.kind, m.sign, m.title) for m in row.marks if m.value > 0], row.remark)
+        Row(
+            row.name,
+            [Mark(log10(m.value), m.kind, m.sign, m.title) for m in row.marks if m.value > 0],
+            row.remark,
+        )
         for row in rows
     ]
     values = [mark.value for row in drawable for mark in row.marks]
     if not values:
         return NOTHING
-    ticks = {log10(tick): f"{tick:,.6g}" for tick in log_ticks(10 ** min(values), 10 ** max(values))}
+    ticks = {
+        log10(tick): f"{tick:,.6g}" for tick in log_ticks(10 ** min(values), 10 ** max(values))
+    }
     ends = (min(ticks), max(ticks))
     return _rows(drawable, x_axis(ticks, ends), ends, label, kind="dots")
 
@@ -191,8 +203,12 @@ def _rows(rows: Sequence[Row], axis: str, ends: Ends, label: str, kind: str = "b
         if is_named:
             parts.append(row_name(row.name, y))
         if is_named and row.remark:
-            parts.append(f'<text class="value {row.kind}" x="100%" y="{y + 4:g}" dx="14">{escape(row.remark)}</text>')
-    return figure("".join(parts), label, height=round(len(rows) * height), kind=kind if is_named else "")
+            parts.append(
+                f'<text class="value {row.kind}" x="100%" y="{y + 4:g}" dx="14">{escape(row.remark)}</text>'
+            )
+    return figure(
+        "".join(parts), label, height=round(len(rows) * height), kind=kind if is_named else ""
+    )
 
 
 def _mark(mark: Mark, y: float, ends: Ends, *, is_text: bool) -> str:
@@ -216,9 +232,13 @@ def method_rows(rows: Sequence[Row], *, label: str) -> str:
         y = (i + 0.5) * _ROW_HEIGHT
         for mark in thin(sorted(row.marks, key=lambda mark: -mark.value), _MAX_STROKES):
             reach, x = (10 if mark.value > 1 else 6), percent(min(mark.value, ends[1]), ends)
-            parts.append(line(f"stroke {mark.kind}", x=(x, x), y=(f"{y - reach:g}", f"{y + reach:g}")))
+            parts.append(
+                line(f"stroke {mark.kind}", x=(x, x), y=(f"{y - reach:g}", f"{y + reach:g}"))
+            )
         parts.append(row_name(row.name, y))
-        parts.append(f'<text class="value {row.kind}" x="100%" y="{y + 4:g}" dx="14">{escape(row.remark)}</text>')
+        parts.append(
+            f'<text class="value {row.kind}" x="100%" y="{y + 4:g}" dx="14">{escape(row.remark)}</text>'
+        )
     return figure("".join(parts), label, height=len(rows) * _ROW_HEIGHT, kind="bars")
 
 
@@ -231,7 +251,10 @@ def interval_chart(rows: Sequence[tuple[Row, Ends | None]], *, label: str) -> st
     ticks = nice_ticks(min(0, *values), max(0, *values), num_steps=5)
     ends = (ticks[0], ticks[-1])
     zero = percent(0, ends)
-    parts = [x_axis({tick: f"{tick:.6g}" for tick in ticks}, ends), line("reference", x=(zero, zero), y=("0%", "100%"))]
+    parts = [
+        x_axis({tick: f"{tick:.6g}" for tick in ticks}, ends),
+        line("reference", x=(zero, zero), y=("0%", "100%")),
+    ]
     for i, (row, interval) in enumerate(rows):
         y = (i + 0.5) * _ROW_HEIGHT
         low, high = (percent(end, ends) for end in interval) if interval else ("0%", "0%")
@@ -265,6 +288,8 @@ def _area(band: Band, across: Ends, down: Ends) -> str:
             stretches.append([])
     found = []
     for points in filter(None, stretches):
-        around = [(x, low) for x, (low, _) in points] + [(x, high) for x, (_, high) in reversed(points)]
+        around = [(x, low) for x, (low, _) in points] + [
+            (x, high) for x, (_, high) in reversed(points)
+        ]
         found.append(_path(around, across, down) + "Z")
     return "".join(found)

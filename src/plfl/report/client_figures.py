@@ -1,4 +1,6 @@
-"""One client at a time: a week of forecasts and the errors by hour, for the page's picker; and the hours of all."""
+"""One client at a time: a week of forecasts and the errors by hour, for the page's picker; and the
+hours of all.
+"""
 
 import math
 from collections.abc import Mapping
@@ -47,7 +49,9 @@ def draw_clients(
             for client in forecasts.weeks
         ),
         "client_figures": "".join(parts) or "<p>There are no forecasts.</p>",
-        "week_hint": f"Only the {len(parts)} worst clients are here; there are {num_more:,} more." if num_more else "",
+        "week_hint": f"Only the {len(parts)} worst clients are here; there are {num_more:,} more."
+        if num_more
+        else "",
     }
 
 
@@ -61,9 +65,14 @@ def _hours(means: np.ndarray, whose: str, unit: str) -> str:
     known = [hour for hour, value in enumerate(values[0]) if value is not None]
     worst = max(known, key=lambda hour: values[0][hour] or 0, default=None)
     label = f"Mean absolute error by local hour of {whose}"
-    label += "." if worst is None else f"; the forecast errs most at {worst}:00, by {number(values[0][worst])} {unit}."
+    label += (
+        "."
+        if worst is None
+        else f"; the forecast errs most at {worst}:00, by {number(values[0][worst])} {unit}."
+    )
     rows = [
-        [f"{hour}:00", number(ours), number(theirs)] for hour, (ours, theirs) in enumerate(zip(*values, strict=True))
+        [f"{hour}:00", number(ours), number(theirs)]
+        for hour, (ours, theirs) in enumerate(zip(*values, strict=True))
     ]
     behind_it = behind(table(["local hour", f"forecast, {unit}", f"persistence, {unit}"], rows))
     return line_chart(curves, _HOURS | {23.0: ""}, label=label, has_zero=True) + behind_it
@@ -78,26 +87,43 @@ def _band_key(percent: int | None) -> str:
 def _week(client: str, series: np.ndarray, interval: float) -> str:
     stride = math.ceil(series.shape[1] / _MAX_POINTS)
     times, longest = series[0, ::stride], 1.5 * stride * interval
-    curves = {kind: _points(times, series[row, ::stride], longest) for row, kind in ((1, "actual"), (2, "forecast"))}
+    curves = {
+        kind: _points(times, series[row, ::stride], longest)
+        for row, kind in ((1, "actual"), (2, "forecast"))
+    }
     days = np.unique(series[0] // DAY)
-    ticks = {day * DAY: f"{_date(day):%a %d %b}" for day in days.tolist() if day * DAY >= series[0, 0]}
+    ticks = {
+        day * DAY: f"{_date(day):%a %d %b}" for day in days.tolist() if day * DAY >= series[0, 0]
+    }
     rows = []
     for day in days.tolist():
         actual, forecast = series[1:3, series[0] // DAY == day]
         numbers = (actual.sum(), forecast.sum(), np.abs(forecast - actual).mean())
-        rows.append([f"{_date(day):%a %Y-%m-%d}", str(actual.size), *(_finite(value) for value in numbers)])
-    days_table = table(["day (UTC)", "readings", "actual, kWh", "forecast, kWh", "mean absolute error"], rows)
+        rows.append(
+            [f"{_date(day):%a %Y-%m-%d}", str(actual.size), *(_finite(value) for value in numbers)]
+        )
+    days_table = table(
+        ["day (UTC)", "readings", "actual, kWh", "forecast, kWh", "mean absolute error"], rows
+    )
     hint = f'<p class="hint">One in {stride} readings is drawn.</p>' if stride > 1 else ""
-    lows, highs = (_points(times, row[::stride], longest) for row in series[4:6]) if len(series) > 4 else ([], [])
+    lows, highs = (
+        (_points(times, row[::stride], longest) for row in series[4:6])
+        if len(series) > 4
+        else ([], [])
+    )
     band = [
         (x, None if low is None or high is None else (low, high))
         for (x, low), (_, high) in zip(lows, highs, strict=True)
     ]
-    chart = line_chart(curves, ticks, label=f"Actual load and forecast of {client} over one week.", band=band)
+    chart = line_chart(
+        curves, ticks, label=f"Actual load and forecast of {client} over one week.", band=band
+    )
     return f"{chart}{hint}{behind(days_table)}"
 
 
-def _points(times: np.ndarray, values: np.ndarray, longest: float) -> list[tuple[float, float | None]]:
+def _points(
+    times: np.ndarray, values: np.ndarray, longest: float
+) -> list[tuple[float, float | None]]:
     """(time, value), with a gap where nothing was read for longer than that."""
     points: list[tuple[float, float | None]] = []
     for time, value in zip(times.tolist(), values.tolist(), strict=True):

@@ -1,9 +1,10 @@
 """Who wins, by how much, and how sure that is.
 
-Test MASE is compared per client: the difference of a client is its rival's MASE minus ours, so above 0 we are better.
-The 95 % interval of the mean difference is a bootstrap: each of 2,000 draws takes as many seeds and as many clients as
-there are, with replacement, independently of each other. It says what other seeds and other clients of the same kind
-would do to the mean. We beat the rival only where the interval lies above 0, and lose only where it lies below.
+Test MASE is compared per client: the difference of a client is its rival's MASE minus ours, so
+above 0 we are better. The 95 % interval of the mean difference is a bootstrap: each of 2,000 draws
+takes as many seeds and as many clients as there are, with replacement, independently of each other.
+It says what other seeds and other clients of the same kind would do to the mean. We beat the rival
+only where the interval lies above 0, and lose only where it lies below.
 """
 
 from collections.abc import Sequence
@@ -49,7 +50,9 @@ class Difference:
 
 
 def find_lowest(scores: Sequence[Sequence[float | None]]) -> list[int]:
-    """Rows from the lowest mean on; rows with an undefined score are left out, the first of equal ones is first."""
+    """Rows from the lowest mean on; rows with an undefined score are left out, the first of equal
+    ones is first.
+    """
     means = {k: float(np.mean(row)) for k, row in enumerate(scores) if row and None not in row}  # type: ignore[arg-type]
     return sorted(means, key=lambda k: means[k])
 
@@ -68,7 +71,9 @@ def compare(ours: np.ndarray, theirs: np.ndarray) -> Difference:
     differences = theirs[:, both] - ours[:, both]
     mean, rival = float(differences.mean()), float(theirs[:, both].mean())
     interval = bootstrap(differences) if differences.size > 1 else None
-    return Difference(mean, mean / rival if rival else None, interval, num_clients, num_left_out, num_seeds)
+    return Difference(
+        mean, mean / rival if rival else None, interval, num_clients, num_left_out, num_seeds
+    )
 
 
 def bootstrap(values: np.ndarray) -> tuple[float, float]:

@@ -42,10 +42,13 @@ def read_template(name: str) -> Template:
     return Template(_read_part(name))
 
 
-def fill(title: str, body: str, *, script: str = "picker.js", sources: str = "", head: str = "") -> str:
+def fill(
+    title: str, body: str, *, script: str = "picker.js", sources: str = "", head: str = ""
+) -> str:
     """A page of its own: looks, content and its only script in one file.
 
-    `sources` are what a browser may load beside it, as a content security policy says it; as a rule, nothing.
+    `sources` are what a browser may load beside it, as a content security policy says it; as a
+    rule, nothing.
     """
     code = _read_part(script)
     digest = b64encode(sha256(f"\n{code}".encode()).digest()).decode()

@@ -1,7 +1,7 @@
 """The folds of a study: who wins in other parts of the time, beside the single split.
 
-In every fold each level is represented by its own point with the lowest validation MASE, so that nothing after the
-fold's end has a say in anything.
+In every fold each level is represented by its own point with the lowest validation MASE, so that
+nothing after the fold's end has a say in anything.
 """
 
 from collections import Counter
@@ -58,7 +58,10 @@ def follow(study: StoredStudy, source: Source) -> dict[str, list[Part]]:
     """Every contender through the time: the single split first, then the folds."""
     where = [(study, ""), *((fold, f"folds[{k}].") for k, fold in enumerate(study.folds))]
     return {
-        name: [_part(one, contender, at) for (one, at), contender in zip(where, contenders, strict=True)]
+        name: [
+            _part(one, contender, at)
+            for (one, at), contender in zip(where, contenders, strict=True)
+        ]
         for name, contenders in study.through_time(source).items()
     }
 
@@ -71,7 +74,9 @@ def _part(study: StoredStudy, contender: Contender | None, at: str) -> Part:
 
 
 def say_focus(study: StoredStudy, source: Source) -> str:
-    """The mean over folds of the one whose victory is in question, and ± its standard deviation, as HTML."""
+    """The mean over folds of the one whose victory is in question, and ± its standard deviation, as
+    HTML.
+    """
     assert source.focus is not None
     folds = follow(study, source)[source.focus.short if study.has_levels else WINNER][1:]
     mean, sd = mean_over(folds), spread(folds)
@@ -81,21 +86,25 @@ def say_focus(study: StoredStudy, source: Source) -> str:
 
 def mean_over(parts: Sequence[Part]) -> Cell:
     """The mean over parts and seeds."""
-    return mean_cell([v for part in parts for v in part.values], [path for part in parts for path in part.paths])
+    return mean_cell(
+        [v for part in parts for v in part.values], [path for part in parts for path in part.paths]
+    )
 
 
 def spread(parts: Sequence[Part]) -> float | None:
-    """The standard deviation of the parts' means, as of a sample; None for one part, or where a mean is undefined."""
+    """The standard deviation of the parts' means, as of a sample; None for one part, or where a
+    mean is undefined.
+    """
     means = [part.mean for part in parts]
-    return None if None in means or len(means) < 2 else float(np.std(np.array(means, float), ddof=1))
+    return (
+        None if None in means or len(means) < 2 else float(np.std(np.array(means, float), ddof=1))
+    )
 
 
 def say_folds(study: StoredStudy) -> str:
     """How often who wins."""
     tests = [(fold, source) for fold in study.folds for source in fold.sources]
-    what = (
-        f"{counted(len(tests), 'test')} ({counted(len(study.folds), 'fold')}, {counted(len(study.sources), 'source')})"
-    )
+    what = f"{counted(len(tests), 'test')} ({counted(len(study.folds), 'fold')}, {counted(len(study.sources), 'source')})"
     names = {source.focus.words for _, source in tests if source.focus}
     if not study.has_levels or len(names) != 1:
         same = sum(_is_same(study.sources[source.index].focus, source.focus) for _, source in tests)
@@ -120,14 +129,21 @@ def _is_same(one: Contender | None, other: Contender | None) -> bool:
 
 
 def _draw(study: StoredStudy, source: Source) -> str:
-    """A row for the single split, for each fold and for their mean, with a mark for each contender."""
+    """A row for the single split, for each fold and for their mean, with a mark for each contender.
+    """
     tracks = follow(study, source)
     starts = [fold.sources[source.index].stored["test"][0][:10] for fold in study.folds]
     names = ["single split", *(f"{start} on" for start in starts), "mean of folds"]
     means = {who: [part.mean for part in parts] for who, parts in tracks.items()}
     means = {who: [*values, mean_of(values[1:])] for who, values in means.items()}
-    rows = [_row(name, {who: values[k] for who, values in means.items()}) for k, name in enumerate(names)]
-    words = "; ".join(f"{who} {ratio(values[0])}, mean of folds {ratio(values[-1])}" for who, values in means.items())
+    rows = [
+        _row(name, {who: values[k] for who, values in means.items()})
+        for k, name in enumerate(names)
+    ]
+    words = "; ".join(
+        f"{who} {ratio(values[0])}, mean of folds {ratio(values[-1])}"
+        for who, values in means.items()
+    )
     chart = ratio_rows(rows, label=f"Test MASE on {source.label}, single split and folds: {words}.")
     return figure(source.label, chart, behind(_table(study, source, tracks)))
 
@@ -138,21 +154,38 @@ def _row(name: str, values: dict[str, float | None]) -> Row:
     marks = []
     for who, value in known.items():
         k = style(who, list(values))
-        marks.append(Mark(value, "bad" if value > 1 else f"l{k}", SIGNS[k], f"{name}, {who}: {ratio(value)}"))
+        marks.append(
+            Mark(value, "bad" if value > 1 else f"l{k}", SIGNS[k], f"{name}, {who}: {ratio(value)}")
+        )
     best = min(known, key=lambda who: known[who], default="")
     return Row(name, marks, f"{best} {ratio(known.get(best))}".removeprefix(f"{WINNER} "))
 
 
 def _table(study: StoredStudy, source: Source, tracks: dict[str, list[Part]]) -> str:
-    head = ["part", "tested from (UTC)", "to", "clients", *(word for who in tracks for word in (who, "with"))]
+    head = [
+        "part",
+        "tested from (UTC)",
+        "to",
+        "clients",
+        *(word for who in tracks for word in (who, "with")),
+    ]
     rows: list[list[str | Cell]] = []
     for k, part in enumerate([source, *(fold.sources[source.index] for fold in study.folds)]):
         times = [left(time[:10]) for time in part.stored["test"]]
-        own = [cell for parts in tracks.values() for cell in (mean_over(parts[k : k + 1]), left(parts[k].detail))]
-        rows.append([f"fold {k}" if k else "single split", *times, f"{len(part.stored['clients']):,}", *own])
+        own = [
+            cell
+            for parts in tracks.values()
+            for cell in (mean_over(parts[k : k + 1]), left(parts[k].detail))
+        ]
+        rows.append(
+            [f"fold {k}" if k else "single split", *times, f"{len(part.stored['clients']):,}", *own]
+        )
     ends = {
         "mean of folds": [mean_over(parts[1:]) for parts in tracks.values()],
         "standard deviation": [Cell(number(spread(parts[1:]))) for parts in tracks.values()],
     }
-    rows += [[name, "", "", "", *(one for cell in cells for one in (cell, ""))] for name, cells in ends.items()]
+    rows += [
+        [name, "", "", "", *(one for cell in cells for one in (cell, ""))]
+        for name, cells in ends.items()
+    ]
     return table(head, rows, label=f"of the folds of {source.label}")

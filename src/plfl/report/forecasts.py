@@ -1,7 +1,8 @@
-"""What a page takes from forecasts.parquet: a week of some clients, and errors by the hour of the day of all.
+"""What a page takes from forecasts.parquet: a week of some clients, and errors by the hour of the
+day of all.
 
-The file is read in pieces, so that a thousand clients need no more memory than a few. Hours are those of the client's
-own time zone (UTC where it has none).
+The file is read in pieces, so that a thousand clients need no more memory than a few. Hours are
+those of the client's own time zone (UTC where it has none).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +44,9 @@ class HourErrors:
         return cls(np.zeros(24), np.zeros(24), np.zeros(24))
 
     def add(self, hours: np.ndarray, series: np.ndarray) -> None:
-        """Count in (time, actual, forecast, persistence, ...) x readings; what is not finite does not count."""
+        """Count in (time, actual, forecast, persistence, ...) x readings; what is not finite does
+        not count.
+        """
         known = np.isfinite(series[:4]).all(axis=0)
         _, actual, forecast, persistence = series[:4, known]
         hours = hours[known]
@@ -53,7 +56,9 @@ class HourErrors:
         self.load += float(np.abs(actual).sum())
 
     def means(self) -> np.ndarray:
-        """(2, hours) mean absolute error of the forecast and of persistence; NaN in hours without readings."""
+        """(2, hours) mean absolute error of the forecast and of persistence; NaN in hours without
+        readings.
+        """
         sums = np.stack([self.forecast, self.persistence])
         return np.divide(sums, self.counts, out=np.full((2, 24), np.nan), where=self.counts > 0)
 
@@ -68,19 +73,25 @@ class Forecasts:
     """What the page shows of the forecasts."""
 
     weeks: dict[str, np.ndarray]
-    """(minutes since 1970, actual, forecast, persistence) x readings of the charted clients, UTC; then the ends of the
-    interval, if there is one."""
+    """(minutes since 1970, actual, forecast, persistence) x readings of the charted clients, UTC;
+    then the ends of the interval, if there is one.
+    """
     hours: dict[str, HourErrors]
     """Of all clients."""
     percent: int | None = None
     """What the interval is to cover; None if there is none."""
     repeats: dict[str, list[float | None]] = field(default_factory=dict)
-    """MASE of repeating a load of some days before, by name and lead, mean over clients; over the readings that have
-    one so long before them in the file."""
+    """MASE of repeating a load of some days before, by name and lead, mean over clients; over the
+    readings that have one so long before them in the file.
+    """
 
     def mean_by_hour(self) -> tuple[np.ndarray, int]:
-        """(2, hours) relative errors of forecast and persistence, mean over clients; and how many clients."""
-        relative = [errors for client in self.hours.values() if (errors := client.relative()) is not None]
+        """(2, hours) relative errors of forecast and persistence, mean over clients; and how many
+        clients.
+        """
+        relative = [
+            errors for client in self.hours.values() if (errors := client.relative()) is not None
+        ]
         total, count = np.zeros((2, 24)), np.zeros((2, 24))
         for errors in relative:
             known = np.isfinite(errors)
@@ -90,10 +101,15 @@ class Forecasts:
 
 
 def read_forecasts(
-    path: Path, zones: Mapping[str, str | None], charted: Sequence[str], interval: float, leads: Sequence[float] = ()
+    path: Path,
+    zones: Mapping[str, str | None],
+    charted: Sequence[str],
+    interval: float,
+    leads: Sequence[float] = (),
 ) -> Forecasts:
-    """The errors by hour of every client in the file, those of repetitions by lead (minutes), and the last week of the
-    charted clients."""
+    """The errors by hour of every client in the file, those of repetitions by lead (minutes), and
+    the last week of the charted clients.
+    """
     hours: dict[str, HourErrors] = {}
     parts: dict[str, list[np.ndarray]] = {client: [] for client in charted}
     percent = _widest(path)
@@ -101,10 +117,16 @@ def read_forecasts(
     repeats = _Repeats(interval, leads)
     for client, series in _read_pieces(path, [*_COLUMNS, *ends]):
         repeats.add(client, series[:2])
-        hours.setdefault(client, HourErrors.none()).add(_local_hours(series[0], zones.get(client)), series)
+        hours.setdefault(client, HourErrors.none()).add(
+            _local_hours(series[0], zones.get(client)), series
+        )
         if client in parts:
             parts[client].append(series)
-    weeks = {client: last_week(np.concatenate(found, axis=1), interval) for client, found in parts.items() if found}
+    weeks = {
+        client: last_week(np.concatenate(found, axis=1), interval)
+        for client, found in parts.items()
+        if found
+    }
     return Forecasts(weeks, hours, percent, repeats.means())
 
 
@@ -133,7 +155,12 @@ class _Repeats:
             load[places] = actual
             day = round(DAY / self.interval)
             self.found.append(
-                np.array([[_repeat_mase(load, h, n * day) for h in self.leads] for n in _REPEATS.values()])
+                np.array(
+                    [
+                        [_repeat_mase(load, h, n * day) for h in self.leads]
+                        for n in _REPEATS.values()
+                    ]
+                )
             )
         self.pieces = []
 
@@ -153,7 +180,9 @@ class _Repeats:
 
 
 def _repeat_mase(load: np.ndarray, lead: int, back: int) -> float:
-    """The error of repeating the load so many intervals before, relative to persistence at a lead; NaN if undefined."""
+    """The error of repeating the load so many intervals before, relative to persistence at a lead;
+    NaN if undefined.
+    """
     back *= -(-lead // back)  # what is repeated is over at the origin
     if back >= len(load):
         return np.nan
@@ -183,7 +212,9 @@ def _widest(path: Path) -> int | None:
     with _opened(path) as file:
         names = set(file.schema_arrow.names)
     found = [name.removeprefix(_LOW) for name in names if name.startswith(_LOW)]
-    return max((int(text) for text in found if text.isdigit() and f"{_HIGH}{text}" in names), default=None)
+    return max(
+        (int(text) for text in found if text.isdigit() and f"{_HIGH}{text}" in names), default=None
+    )
 
 
 def _read_pieces(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
@@ -192,8 +223,13 @@ def _read_pieces(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, np.n
 
     with _opened(path) as file:
         for batch in file.iter_batches(columns=list(columns)):
-            owners, names = np.asarray(batch["unique_id"].indices), batch["unique_id"].dictionary.to_pylist()
-            minutes = np.asarray(batch["ds"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())) / 60_000
+            owners, names = (
+                np.asarray(batch["unique_id"].indices),
+                batch["unique_id"].dictionary.to_pylist(),
+            )
+            minutes = (
+                np.asarray(batch["ds"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())) / 60_000
+            )
             values = [np.asarray(batch[name]).astype(np.float64) for name in columns[2:]]
             series = np.stack([minutes, *values])
             for code in np.unique(owners):
@@ -207,7 +243,9 @@ def _local_hours(minutes: np.ndarray, zone: str | None) -> np.ndarray:
 
 
 def last_week(series: np.ndarray, interval: float) -> np.ndarray:
-    """The last seven whole days (UTC) of the test part; its last 168 hours if it has no seven whole days."""
+    """The last seven whole days (UTC) of the test part; its last 168 hours if it has no seven whole
+    days.
+    """
     last = series[0, -1] + interval
     midnight = last // DAY * DAY
     whole = series[:, (series[0] >= midnight - 7 * DAY) & (series[0] < midnight)]

@@ -1,8 +1,9 @@
 """A stored study as the page sees it: its points, their names, and who stands for what.
 
-A point is one combination of the grid's values, trained once per source and seed. Where the grid has personalization
-levels, each level is a contender, represented by its point with the lowest validation MASE (mean over seeds), and PL-FL
-is the one whose victory is in question. In other grids the contenders are the best points themselves.
+A point is one combination of the grid's values, trained once per source and seed. Where the grid
+has personalization levels, each level is a contender, represented by its point with the lowest
+validation MASE (mean over seeds), and PL-FL is the one whose victory is in question. In other grids
+the contenders are the best points themselves.
 """
 
 import json
@@ -80,7 +81,9 @@ class Source:
     stored: dict[str, Any]
     points: list[Point]
     contenders: list[Contender]
-    """In the order of the levels; of other grids, the best first. Empty where every validation MASE is undefined."""
+    """In the order of the levels; of other grids, the best first. Empty where every validation MASE
+    is undefined.
+    """
     focus: Contender | None
     """The one whose victory is in question."""
     chosen: list[Point]
@@ -100,13 +103,20 @@ class StoredStudy:
         self.result = result
         self.runs: list[dict[str, Any]] = result["runs"]
         self.seeds: list[int] = list(result["study"]["seeds"])
-        self.grid: dict[str, list[Any]] = {axis: list(values) for axis, values in result["study"]["grid"].items()}
+        self.grid: dict[str, list[Any]] = {
+            axis: list(values) for axis, values in result["study"]["grid"].items()
+        }
 
     @cached_property
     def axes(self) -> list[str]:
-        """Axes on which points differ; the client's and the server's optimizer first, personalization last."""
+        """Axes on which points differ; the client's and the server's optimizer first,
+        personalization last.
+        """
         order = {"client": -2, "server": -1, "personal": 1}
-        return sorted((a for a, values in self.grid.items() if self._varies(a, values)), key=lambda a: order.get(a, 0))
+        return sorted(
+            (a for a, values in self.grid.items() if self._varies(a, values)),
+            key=lambda a: order.get(a, 0),
+        )
 
     def _varies(self, axis: str, values: Sequence[Any]) -> bool:
         """Whether points differ on an axis: they have other values there, or some have none."""
@@ -137,23 +147,36 @@ class StoredStudy:
         points = [Point(self.runs[own[0]]["point"], self._by_seed(own)) for own in rows.values()]
         contenders = self._levels(points) if self.has_levels else self._best(points)
         focus = self._focus(contenders)
-        chosen = [contender.point for contender in contenders if self.has_levels or contender is focus]
+        chosen = [
+            contender.point for contender in contenders if self.has_levels or contender is focus
+        ]
         baselines = self._baselines(index, stored, points)
         return Source(index, label, stored, points, contenders, focus, chosen, baselines)
 
     def _baselines(self, index: int, stored: dict[str, Any], points: list[Point]) -> list[Baseline]:
-        """Those of the source, and those that its runs store beside each client; persistence is 1 by definition."""
+        """Those of the source, and those that its runs store beside each client; persistence is 1
+        by definition.
+        """
         found = {}
         if points:
             first = points[0].runs[0]
             rows = list(enumerate(self.runs[first]["clients"]))
-            for name in dict.fromkeys(name for _, client in rows for name in client["baseline_mase"]):
+            for name in dict.fromkeys(
+                name for _, client in rows for name in client["baseline_mase"]
+            ):
                 values = {client["id"]: client["baseline_mase"].get(name) for _, client in rows}
-                paths = {client["id"]: f"runs[{first}].clients[{k}].baseline_mase.{name}" for k, client in rows}
-                found[name] = Baseline(name, values, paths, f"runs[{first}].clients[*].baseline_mase.{name}")
+                paths = {
+                    client["id"]: f"runs[{first}].clients[{k}].baseline_mase.{name}"
+                    for k, client in rows
+                }
+                found[name] = Baseline(
+                    name, values, paths, f"runs[{first}].clients[*].baseline_mase.{name}"
+                )
         for name, values in stored["baselines"].items():
             path = f"sources[{index}].baselines.{name}"
-            found[name] = Baseline(name, values, {client: path + key(client) for client in values}, f"{path}[*]")
+            found[name] = Baseline(
+                name, values, {client: path + key(client) for client in values}, f"{path}[*]"
+            )
         return [baseline for name, baseline in found.items() if name != "persistence"]
 
     def _by_seed(self, rows: list[int]) -> tuple[int, ...]:
@@ -164,23 +187,31 @@ class StoredStudy:
         contenders = []
         for value in self.grid["personal"]:
             short, words = name_level(value)
-            own = [point for point in points if as_key(point.values.get("personal")) == as_key(value)]
+            own = [
+                point for point in points if as_key(point.values.get("personal")) == as_key(value)
+            ]
             best = find_lowest([self.values(point, "validation_mase") for point in own])
-            contenders += [Contender(short, words, own[k], self.name_point(own[k], but="personal")) for k in best[:1]]
+            contenders += [
+                Contender(short, words, own[k], self.name_point(own[k], but="personal"))
+                for k in best[:1]
+            ]
         return contenders
 
     def _best(self, points: list[Point]) -> list[Contender]:
         best = find_lowest([self.values(point, "validation_mase") for point in points])[:MAX_POINTS]
         names = [self.name_point(points[k]) for k in best]
         return [
-            Contender("ABCDE"[i], names[i] or AS_IT_IS, points[k], names[i] or AS_IT_IS) for i, k in enumerate(best)
+            Contender("ABCDE"[i], names[i] or AS_IT_IS, points[k], names[i] or AS_IT_IS)
+            for i, k in enumerate(best)
         ]
 
     def _focus(self, contenders: list[Contender]) -> Contender | None:
         """PL-FL where it is compared; else the one with the lowest validation MASE."""
         if self.has_levels and any(contender.short == "P2" for contender in contenders):
             return next(contender for contender in contenders if contender.short == "P2")
-        best = find_lowest([self.values(contender.point, "validation_mase") for contender in contenders])
+        best = find_lowest(
+            [self.values(contender.point, "validation_mase") for contender in contenders]
+        )
         return contenders[best[0]] if best else None
 
     def values(self, point: Point, field: str) -> list[float | None]:
@@ -193,13 +224,19 @@ class StoredStudy:
         return ", ".join(name_value(axis, point.values[axis]) for axis in names)
 
     def panels(self, source: Source) -> list[tuple[dict[str, Any], list[Point]]]:
-        """The points of each heat map, with the values of the axes that are neither its rows nor its columns."""
+        """The points of each heat map, with the values of the axes that are neither its rows nor
+        its columns.
+        """
         rest = self.axes[2:]
         found = []
         for values in product(*(self.grid[axis] for axis in rest)):
             fixed = dict(zip(rest, values, strict=True))
             keys = {axis: as_key(value) for axis, value in fixed.items()}
-            own = [p for p in source.points if all(as_key(p.values.get(axis)) == key for axis, key in keys.items())]
+            own = [
+                p
+                for p in source.points
+                if all(as_key(p.values.get(axis)) == key for axis, key in keys.items())
+            ]
             found += [(fixed, own)] if own else []
         return found
 
@@ -212,7 +249,10 @@ class StoredStudy:
         if not self.has_levels:
             return {WINNER: [one.focus for one in own]}
         found = [{contender.short: contender for contender in one.contenders} for one in own]
-        return {short: [one.get(short) for one in found] for short, _ in map(name_level, self.grid["personal"])}
+        return {
+            short: [one.get(short) for one in found]
+            for short, _ in map(name_level, self.grid["personal"])
+        }
 
     def scores(self, contender: Contender, ids: Sequence[str]) -> np.ndarray:
         """Test MASE, (seeds, clients); NaN where undefined."""
@@ -251,7 +291,11 @@ def name_level(personal: Any) -> tuple[str, str]:
     >>> name_level(["mlp.*"])
     ('P2', 'PL-FL')
     """
-    name = personal if isinstance(personal, str) else _PATTERNS.get(tuple(personal), ", ".join(personal))
+    name = (
+        personal
+        if isinstance(personal, str)
+        else _PATTERNS.get(tuple(personal), ", ".join(personal))
+    )
     return _LEVELS.get(name, (name, name))
 
 

@@ -1,7 +1,8 @@
 """Heat maps: a number in every cell, its colour relative to the other maps of the same source.
 
-Values up to 1 (no worse than persistence) are blue, the stronger the better; values above 1 are orange, the stronger
-the worse. A star marks the lowest value of a map, a frame the one that was chosen.
+Values up to 1 (no worse than persistence) are blue, the stronger the better; values above 1 are
+orange, the stronger the worse. A star marks the lowest value of a map, a frame the one that was
+chosen.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,9 @@ class Heat:
 
 @dataclass(frozen=True)
 class Shades:
-    """The values that get the palest and the strongest blue, and the one that gets the strongest orange."""
+    """The values that get the palest and the strongest blue, and the one that gets the strongest
+    orange.
+    """
 
     palest: float
     strongest: float
@@ -41,7 +44,9 @@ class Shades:
         """Shades that tell these values apart."""
         good = [value for value in values if value is not None and value <= 1] or [1.0]
         bad = [value for value in values if value is not None and value > 1] or [1.0]
-        return cls(max(*good, min(good) + _LEAST_SPAN), min(good), max(_LEAST_WORST, 1.5 * median(bad)))
+        return cls(
+            max(*good, min(good) + _LEAST_SPAN), min(good), max(_LEAST_WORST, 1.5 * median(bad))
+        )
 
     def of(self, value: float) -> tuple[str, float]:
         """The class of a value, and how strong its colour is, from 0 to 1."""
@@ -51,9 +56,16 @@ class Shades:
 
 
 def heat_map(
-    rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[Heat | None]], shades: Shades, *, label: str
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: Sequence[Sequence[Heat | None]],
+    shades: Shades,
+    *,
+    label: str,
 ) -> str:
-    """Cells by row and column; None leaves a place empty. `.maps` in style.css leaves room above for the names."""
+    """Cells by row and column; None leaves a place empty. `.maps` in style.css leaves room above
+    for the names.
+    """
     if not rows or not columns:
         return NOTHING
     values = [heat.value for row in cells for heat in row if heat and heat.value is not None]
@@ -62,8 +74,14 @@ def heat_map(
     parts = [_column_name(name, (k + 0.5) * width) for k, name in enumerate(columns)]
     for i, name in enumerate(rows):
         y = i * _ROW_HEIGHT
-        parts.append(f'<text class="name" x="-8" y="{y + _ROW_HEIGHT / 2 + 4:g}">{escape(name)}</text>')
-        parts += [_cell(heat, k * width, y, width, shades, best) for k, heat in enumerate(cells[i]) if heat]
+        parts.append(
+            f'<text class="name" x="-8" y="{y + _ROW_HEIGHT / 2 + 4:g}">{escape(name)}</text>'
+        )
+        parts += [
+            _cell(heat, k * width, y, width, shades, best)
+            for k, heat in enumerate(cells[i])
+            if heat
+        ]
     parts += [
         _frame(k * width, i * _ROW_HEIGHT, width)
         for i, row in enumerate(cells)

@@ -1,6 +1,8 @@
-"""`report.html` of a run or a study: a single HTML file that needs no network, made from the stored files alone.
+"""`report.html` of a run or a study: a single HTML file that needs no network, made from the stored
+files alone.
 
-Which of the two it is, the folder's result.json tells: a study's has runs. Nothing is trained, and JAX is not loaded.
+Which of the two it is, the folder's result.json tells: a study's has runs. Nothing is trained, and
+JAX is not loaded.
 """
 
 import json
@@ -14,7 +16,9 @@ from plfl.storage import write_text
 
 
 def write_report(folder: Path) -> Path:
-    """Make `report.html` from the files in the folder of a finished run or study, and return its path."""
+    """Make `report.html` from the files in the folder of a finished run or study, and return its
+    path.
+    """
     result = read(folder / "result.json", json.loads)
     is_study = isinstance(result, dict) and "runs" in result
     make = make_study_page if is_study else make_run_page

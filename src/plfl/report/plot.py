@@ -1,8 +1,8 @@
 """The plot area: an SVG that a phone and a desk show alike.
 
-The SVG's own viewport is the plot area: everything is placed in percent of it, and labels keep their size in pixels,
-outside of it. Colours and widths come from the classes in style.css. Every plot can be reached by keyboard and has a
-text alternative.
+The SVG's own viewport is the plot area: everything is placed in percent of it, and labels keep
+their size in pixels, outside of it. Colours and widths come from the classes in style.css. Every
+plot can be reached by keyboard and has a text alternative.
 """
 
 import math
@@ -28,7 +28,9 @@ def nice_ticks(low: float, high: float, num_steps: int = 4) -> list[float]:
     rough = (high - low) / num_steps
     power = 10.0 ** math.floor(math.log10(rough))
     step = power * next(factor for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
-    return [step * i for i in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
+    return [
+        step * i for i in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)
+    ]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -65,7 +67,9 @@ def x_axis(ticks: Mapping[float, str], ends: Ends) -> str:
     for i, (x, text) in enumerate(ticks.items()):
         at = percent(x, ends)
         parts.append(line("grid", x=(at, at), y=("0%", "100%")))
-        parts.append(f'<text class="x{" wide" if i % 2 else ""}" x="{at}" y="100%" dy="18">{escape(text)}</text>')
+        parts.append(
+            f'<text class="x{" wide" if i % 2 else ""}" x="{at}" y="100%" dy="18">{escape(text)}</text>'
+        )
     return "".join(parts)
 
 
@@ -79,7 +83,8 @@ def y_axis(ticks: Sequence[float], ends: Ends) -> str:
 
 
 def ratio_axis(values: Sequence[float]) -> tuple[str, Ends]:
-    """An axis around 1; a few far outliers do not squeeze the others, their marks sit at the edge."""
+    """An axis around 1; a few far outliers do not squeeze the others, their marks sit at the edge.
+    """
     ordered = sorted(values)
     typical = max(1, ordered[len(ordered) * 3 // 4])
     ticks = nice_ticks(min(1, ordered[0]), max(1, min(ordered[-1], 3 * typical)), num_steps=5)

@@ -1,7 +1,8 @@
-"""The page of one run: whether it beats persistence first, in words; then curves, clients, tables, settings.
+"""The page of one run: whether it beats persistence first, in words; then curves, clients, tables,
+settings.
 
-The words are in run.html, the looks in style.css; this module fills in the numbers. One client's week and hours are in
-client_figures.py.
+The words are in run.html, the looks in style.css; this module fills in the numbers. One client's
+week and hours are in client_figures.py.
 """
 
 import csv
@@ -50,7 +51,9 @@ class _Stored:
     @property
     def baselines(self) -> list[str]:
         """The names of the baselines."""
-        return list(dict.fromkeys(name for client in self.clients for name in client["baseline_mase"]))
+        return list(
+            dict.fromkeys(name for client in self.clients for name in client["baseline_mase"])
+        )
 
 
 def make_run_page(folder: Path, result: dict[str, Any]) -> str:
@@ -75,8 +78,13 @@ def make_run_page(folder: Path, result: dict[str, Any]) -> str:
 
 
 def _read_run(folder: Path, result: dict[str, Any]) -> _Stored:
-    rows = sorted(enumerate(result["clients"]), key=lambda row: (row[1]["mase"] is None, -(row[1]["mase"] or 0)))
-    charted = [client["id"] for _, client in rows if client["mae"] is not None][:MAX_CHARTED_CLIENTS]
+    rows = sorted(
+        enumerate(result["clients"]),
+        key=lambda row: (row[1]["mase"] is None, -(row[1]["mase"] or 0)),
+    )
+    charted = [client["id"] for _, client in rows if client["mae"] is not None][
+        :MAX_CHARTED_CLIENTS
+    ]
     zones = {client["id"]: client.get("zone") for _, client in rows}
     leads = [read_minutes(lead) for lead in result.get("mase_by_lead") or ()]
     return _Stored(
@@ -84,7 +92,9 @@ def _read_run(folder: Path, result: dict[str, Any]) -> _Stored:
         rows=rows,
         history=read(folder / "rounds.csv", _parse_history),
         config=read(folder / "config.toml", tomllib.loads),
-        forecasts=read_forecasts(folder / "forecasts.parquet", zones, charted, result["interval_minutes"], leads),
+        forecasts=read_forecasts(
+            folder / "forecasts.parquet", zones, charted, result["interval_minutes"], leads
+        ),
     )
 
 
@@ -115,7 +125,9 @@ def _headline(run: _Stored) -> dict[str, str]:
         "verdict": verdict,
         "rivals": f"<p>{escape(say_rivals(run.clients, run.baselines))}</p>\n" if by_lead else "",
         "facts": escape(" · ".join(facts)),
-        "tiles": "".join(f"<li><b>{escape(value)}</b>{escape(text)}</li>" for value, text in _tiles(run)),
+        "tiles": "".join(
+            f"<li><b>{escape(value)}</b>{escape(text)}</li>" for value, text in _tiles(run)
+        ),
     }
 
 
@@ -129,15 +141,25 @@ def _tiles(run: _Stored) -> list[tuple[str, str]]:
             f"{result['num_losing_to_persistence']:,} of {len(run.scored):,}",
             f"clients lose to persistence; the worst has MASE {worst}",
         ),
-        *(_compare(name, run.scored, is_judged=has_leads) for name in run.baselines if name != "persistence"),
+        *(
+            _compare(name, run.scored, is_judged=has_leads)
+            for name in run.baselines
+            if name != "persistence"
+        ),
         (f"{up + down:,} bytes", f"per client and round: {up:,} up, {down:,} down; {share}"),
     ]
 
 
 def _compare(name: str, scored: list[dict[str, Any]], *, is_judged: bool) -> tuple[str, str]:
-    """The run against a baseline, over the clients where both are defined; judged, a small difference is none."""
+    """The run against a baseline, over the clients where both are defined; judged, a small
+    difference is none.
+    """
     label = name_rival(name) if is_judged else name.replace("_", " ")
-    both = [(c["mase"], c["baseline_mase"][name]) for c in scored if c["baseline_mase"].get(name) is not None]
+    both = [
+        (c["mase"], c["baseline_mase"][name])
+        for c in scored
+        if c["baseline_mase"].get(name) is not None
+    ]
     if not both:
         return "undefined", f"against {label}: no client has both errors"
     ours, theirs = (float(np.mean(column)) for column in zip(*both, strict=True))
@@ -164,7 +186,10 @@ def _remarks(run: _Stored) -> str:
         if row["level"] != "refused"  # those are notes of their clients
     ]
     parts.append(_remark("What the data doctor found", ["rule", "client", "what"], found))
-    bad = [(row["client"], f"round {row['round']}: {row['reason']}") for row in run.result["quarantined"]]
+    bad = [
+        (row["client"], f"round {row['round']}: {row['reason']}")
+        for row in run.result["quarantined"]
+    ]
     parts.append(_remark("Updates that did not count, quarantined", ["client", "why"], bad))
     return f"<section><h2>To bear in mind</h2>{''.join(parts)}</section>" if any(parts) else ""
 
@@ -172,21 +197,36 @@ def _remarks(run: _Stored) -> str:
 def _remark(title: str, head: list[str], rows: list[Any]) -> str:
     if not rows:
         return ""
-    more = f"<p>{len(rows) - MAX_FINDINGS:,} more are in result.json.</p>" if len(rows) > MAX_FINDINGS else ""
+    more = (
+        f"<p>{len(rows) - MAX_FINDINGS:,} more are in result.json.</p>"
+        if len(rows) > MAX_FINDINGS
+        else ""
+    )
     return f"<h3>{title} ({len(rows):,})</h3>{table(head, rows[:MAX_FINDINGS], kind='words')}{more}"
 
 
 def _learning(run: _Stored) -> dict[str, str]:
     last = len(run.history)
-    ticks = {tick: f"{tick:g}" for tick in [1.0, *nice_ticks(1, last), last] if tick % 1 == 0 and 1 <= tick <= last}
+    ticks = {
+        tick: f"{tick:g}"
+        for tick in [1.0, *nice_ticks(1, last), last]
+        if tick % 1 == 0 and 1 <= tick <= last
+    }
 
     def chart(name: str, title: str, reference: float | None = None) -> str:
         points = [(row["round"] or 0, row[name]) for row in run.history if row[name] is not None]
-        ends = ", ".join(f"{value:.4g} in round {index:g}" for index, value in points[:1] + points[-1:])
+        ends = ", ".join(
+            f"{value:.4g} in round {index:g}" for index, value in points[:1] + points[-1:]
+        )
         drawn = {"curve l1": thin(points, _MAX_POINTS)}
-        return line_chart(drawn, ticks, label=f"{title} by round: {ends or 'no values'}.", reference=reference)
+        return line_chart(
+            drawn, ticks, label=f"{title} by round: {ends or 'no values'}.", reference=reference
+        )
 
-    rows = [[f"{row['round']:g}", number(row["loss"]), ratio(row["validation_mase"], "")] for row in run.history]
+    rows = [
+        [f"{row['round']:g}", number(row["loss"]), ratio(row["validation_mase"], "")]
+        for row in run.history
+    ]
     return {
         "loss_chart": chart("loss", "Training loss"),
         "mase_chart": chart("validation_mase", "Validation MASE", reference=1),
@@ -198,23 +238,38 @@ def _client_charts(run: _Stored) -> str:
     rows = [(client["id"], client["mase"]) for client in run.scored]
     shown, strip = rows[:MAX_CHARTED_CLIENTS], ""
     if len(rows) > len(shown):
-        label = f"Test MASE of {len(rows)} clients, from {ratio(rows[-1][1])} to {ratio(rows[0][1])}."
+        label = (
+            f"Test MASE of {len(rows)} clients, from {ratio(rows[-1][1])} to {ratio(rows[0][1])}."
+        )
         strip = (
             f"<h3>All {len(rows):,} clients</h3><figure><figcaption>a stroke each; the long ones lose</figcaption>"
             f"{strip_chart([mase for _, mase in rows], label=label)}</figure><h3>The {len(shown)} worst</h3>"
         )
-    label = f"Test MASE of {len(shown)} clients, worst first; the numbers are in the table of clients."
+    label = (
+        f"Test MASE of {len(shown)} clients, worst first; the numbers are in the table of clients."
+    )
     return f"{strip}<figure>{bar_chart(shown, label=label)}</figure>"
 
 
 def _tables(run: _Stored) -> dict[str, str]:
     names = run.baselines
-    head = ["client", "MASE", "", *(name.replace("_", " ") for name in names), "MASE in-sample", "MAE", "RMSE", "NRMSE"]
+    head = [
+        "client",
+        "MASE",
+        "",
+        *(name.replace("_", " ") for name in names),
+        "MASE in-sample",
+        "MAE",
+        "RMSE",
+        "NRMSE",
+    ]
     head += ["load mean", "load sd", "windows"]
     rows = [_client_cells(k, client, names) for k, client in run.rows]
     summary = "Errors on the test part, worst first"
     return {
-        "clients_table": behind(table(head, rows), summary, is_open=len(rows) <= MAX_CHARTED_CLIENTS),
+        "clients_table": behind(
+            table(head, rows), summary, is_open=len(rows) <= MAX_CHARTED_CLIENTS
+        ),
         "origin_table": table(["fact", "value"], _origin(run.result), kind="words"),
     }
 
@@ -222,16 +277,30 @@ def _tables(run: _Stored) -> dict[str, str]:
 def _client_cells(k: int, client: dict[str, Any], baselines: list[str]) -> list[str | Cell]:
     def cell(name: str, show: Any = number) -> Cell:
         value = client.get(name)
-        return Cell(show(value), f"clients[{k}].{name}", note=client["note"] if value is None else "")
+        return Cell(
+            show(value), f"clients[{k}].{name}", note=client["note"] if value is None else ""
+        )
 
     is_losing = client["mase"] is not None and client["mase"] > 1
-    remark = Cell("▲ loses" if is_losing else client["note"] if client["mase"] is None else "", kind="text")
+    remark = Cell(
+        "▲ loses" if is_losing else client["note"] if client["mase"] is None else "", kind="text"
+    )
     theirs = [
-        Cell(ratio(client["baseline_mase"].get(name)), f"clients[{k}].baseline_mase.{name}") for name in baselines
+        Cell(ratio(client["baseline_mase"].get(name)), f"clients[{k}].baseline_mase.{name}")
+        for name in baselines
     ]
     windows = Cell(f"{client['num_windows']:,}", f"clients[{k}].num_windows")
     errors = [cell("mase_insample", ratio), cell("mae"), cell("rmse"), cell("nrmse")]
-    return [client["id"], cell("mase", ratio), remark, *theirs, *errors, cell("load_mean"), cell("load_sd"), windows]
+    return [
+        client["id"],
+        cell("mase", ratio),
+        remark,
+        *theirs,
+        *errors,
+        cell("load_mean"),
+        cell("load_sd"),
+        windows,
+    ]
 
 
 def _origin(result: dict[str, Any]) -> list[tuple[str, str | Cell]]:
@@ -239,6 +308,9 @@ def _origin(result: dict[str, Any]) -> list[tuple[str, str | Cell]]:
         ("seed", Cell(str(result["seed"]), "seed")),
         ("data fingerprint", result["data_fingerprint"]),
         ("seconds", Cell(number(result["seconds"]), "seconds")),
-        ("client steps per second", Cell(number(result["client_steps_per_second"]), "client_steps_per_second")),
+        (
+            "client steps per second",
+            Cell(number(result["client_steps_per_second"]), "client_steps_per_second"),
+        ),
         *((f"version of {name}", version) for name, version in result["versions"].items()),
     ]

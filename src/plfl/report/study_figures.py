@@ -1,4 +1,5 @@
-"""The figures of a study's page: loads, traffic, heat maps, learning curves, clients; each with its table.
+"""The figures of a study's page: loads, traffic, heat maps, learning curves, clients; each with its
+table.
 
 The first three are the paper's. Numbers are means over seeds unless their table says otherwise.
 """
@@ -9,11 +10,32 @@ from typing import Any
 
 import numpy as np
 
-from plfl.report.charts import MAX_NAMED_ROWS, Mark, Row, amount_chart, line_chart, log_rows, method_rows, ratio_rows
+from plfl.report.charts import (
+    MAX_NAMED_ROWS,
+    Mark,
+    Row,
+    amount_chart,
+    line_chart,
+    log_rows,
+    method_rows,
+    ratio_rows,
+)
 from plfl.report.grid import Baseline, Contender, Point, Source, StoredStudy, name_level, name_value
 from plfl.report.heatmap import Heat, Shades, count_lines, heat_map, short_ratio
 from plfl.report.plot import nice_ticks, thin
-from plfl.report.tables import DASH, MAX_ROWS, Cell, amount, behind, count, mean_cell, mean_of, number, ratio, table
+from plfl.report.tables import (
+    DASH,
+    MAX_ROWS,
+    Cell,
+    amount,
+    behind,
+    count,
+    mean_cell,
+    mean_of,
+    number,
+    ratio,
+    table,
+)
 
 _MAX_LOAD_ROWS = 240
 SIGNS = "■●◆▼○"
@@ -25,7 +47,9 @@ _MEBIBIT = 2**20 / 8  # bytes
 def draw_figures(study: StoredStudy) -> dict[str, str]:
     """Every figure and table by its place in study.html."""
     return {
-        "loads": _trio([_loads(source, MAX_ROWS // len(study.sources)) for source in study.sources]),
+        "loads": _trio(
+            [_loads(source, MAX_ROWS // len(study.sources)) for source in study.sources]
+        ),
         "traffic": _traffic(study),
         "heat_title": f"MASE {'by optimizer pair and personalization' if study.has_levels else 'over the grid'}",
         "heat_axes": _say_axes(study.axes),
@@ -67,7 +91,10 @@ def _legend(study: StoredStudy) -> str:
     items: dict[str, str] = {}
     for source in study.sources:
         for contender in source.contenders:
-            k, words = _style(contender, source.contenders), contender.name if study.has_levels else contender.short
+            k, words = (
+                _style(contender, source.contenders),
+                contender.name if study.has_levels else contender.short,
+            )
             items[words] = (
                 f'<span class="pen l{k}"><span class="sign">{SIGNS[k]}</span> {escape(words)} '
                 f'<svg class="key-line" aria-hidden="true"><path class="curve l{k}" d="M1 4H31"/></svg></span> '
@@ -90,9 +117,12 @@ def _loads(source: Source, most: int) -> str:
             if client[field] is not None
         ]
         rows.append(Row(client["id"], marks))
-        paths = [f"sources[{source.index}].clients[{k}].{field}" for field in ("load_mean", "load_sd")]
+        paths = [
+            f"sources[{source.index}].clients[{k}].{field}" for field in ("load_mean", "load_sd")
+        ]
         numbers = [
-            Cell(number(client[field]), path) for field, path in zip(("load_mean", "load_sd"), paths, strict=True)
+            Cell(number(client[field]), path)
+            for field, path in zip(("load_mean", "load_sd"), paths, strict=True)
         ]
         cells.append([client["id"], left(client["zone"] or DASH), *numbers])
     means = [client["load_mean"] for _, client in stored if client["load_mean"]]
@@ -102,36 +132,59 @@ def _loads(source: Source, most: int) -> str:
     head = ["client", "time zone", "mean", "standard deviation"]
     caption = f"kWh per {source.stored['interval_minutes']:g} minutes, logarithmic; largest first"
     return figure(
-        source.label, chart, behind(table(head, cells, label=f"of the loads of {source.label}", most=most)), caption
+        source.label,
+        chart,
+        behind(table(head, cells, label=f"of the loads of {source.label}", most=most)),
+        caption,
     )
 
 
 def _traffic(study: StoredStudy) -> str:
-    """Bytes per client and round, both directions, by level; per round for all clients of a source in the table."""
+    """Bytes per client and round, both directions, by level; per round for all clients of a source
+    in the table.
+    """
     found: dict[tuple[str, int], int] = {}
     for k, run in enumerate(study.runs):
         name = name_level(run["point"]["personal"])[1] if study.has_levels else "all runs"
         found.setdefault((name, run["bytes_per_client_round"]), k)
     if not study.has_levels and len(found) > 1:
-        found = {(study.name_point(Point(study.runs[k]["point"], (k,))), size): k for (_, size), k in found.items()}
+        found = {
+            (study.name_point(Point(study.runs[k]["point"], (k,))), size): k
+            for (_, size), k in found.items()
+        }
     rows = [(name, float(size), amount(size)) for name, size in found]
     head = ["level", "shared parameters", "bytes per client and round", "Mibit (the paper’s unit)"]
     head += [f"{source.label}: all clients, per round" for source in study.sources]
     cells = []
     for (name, size), k in found.items():
         own = [Cell(f"{study.runs[k]['num_shared_params']:,}", f"runs[{k}].num_shared_params")]
-        own += [Cell(f"{size:,}", f"runs[{k}].bytes_per_client_round"), Cell(f"{size / _MEBIBIT:.2f}")]
+        own += [
+            Cell(f"{size:,}", f"runs[{k}].bytes_per_client_round"),
+            Cell(f"{size / _MEBIBIT:.2f}"),
+        ]
         cells.append(
-            [Cell(name), *own, *(Cell(amount(size * len(source.stored["clients"]))) for source in study.sources)]
+            [
+                Cell(name),
+                *own,
+                *(Cell(amount(size * len(source.stored["clients"]))) for source in study.sources),
+            ]
         )
-    label = "Traffic per client and round: " + "; ".join(f"{name} {text}" for name, _, text in rows) + "."
+    label = (
+        "Traffic per client and round: "
+        + "; ".join(f"{name} {text}" for name, _, text in rows)
+        + "."
+    )
     return f"<figure>{amount_chart(rows, label=label)}{behind(table(head, cells, label='of the traffic'))}</figure>"
 
 
 def _heat_maps(study: StoredStudy, source: Source) -> str:
     panels = study.panels(source)
     if not study.axes or not panels:
-        return "<p>The grid has one point; its numbers are in the table of results.</p>" if not source.index else ""
+        return (
+            "<p>The grid has one point; its numbers are in the table of results.</p>"
+            if not source.index
+            else ""
+        )
     shades = Shades.over([_mean(study, point) for point in source.points])
     maps = "".join(_heat_map(study, source, fixed, points, shades) for fixed, points in panels)
     columns = _values_of(study, study.axes[1], source.points) if len(study.axes) > 1 else ["MASE"]
@@ -141,17 +194,28 @@ def _heat_maps(study: StoredStudy, source: Source) -> str:
 
 def _say_axes(axes: Sequence[str]) -> str:
     names = [_AXES.get(axis, axis) for axis in axes[:2]]
-    return escape("; ".join(f"{place}: {name}" for place, name in zip(("rows", "columns"), names, strict=False)))
+    return escape(
+        "; ".join(
+            f"{place}: {name}" for place, name in zip(("rows", "columns"), names, strict=False)
+        )
+    )
 
 
-def _heat_map(study: StoredStudy, source: Source, fixed: dict[str, Any], points: list[Point], shades: Shades) -> str:
+def _heat_map(
+    study: StoredStudy, source: Source, fixed: dict[str, Any], points: list[Point], shades: Shades
+) -> str:
     row_axis, column_axis = study.axes[0], study.axes[1] if len(study.axes) > 1 else ""
     rows, columns = _values_of(study, row_axis, points), _values_of(study, column_axis, points)
     by_place = {(_text(row_axis, point), _text(column_axis, point)): point for point in points}
     cells: list[list[Heat | None]] = []
     for row in rows:
         own = [by_place.get((row, column)) for column in columns]
-        cells.append([_heat(study, point, is_chosen=point in source.chosen) if point else None for point in own])
+        cells.append(
+            [
+                _heat(study, point, is_chosen=point in source.chosen) if point else None
+                for point in own
+            ]
+        )
     title = ", ".join(name_value(axis, value) for axis, value in fixed.items())
     best = min(
         (heat for line in cells for heat in line if heat and heat.value is not None),
@@ -162,12 +226,13 @@ def _heat_map(study: StoredStudy, source: Source, fixed: dict[str, Any], points:
     label += f" and {_AXES.get(column_axis, column_axis)}" if column_axis else ""
     label += f"; lowest: {best.title}." if best else "; undefined everywhere."
     head = [_AXES.get(row_axis, row_axis), *columns]
-    body = [[row, *((heat.cell if heat else "") for heat in line)] for row, line in zip(rows, cells, strict=True)]
+    body = [
+        [row, *((heat.cell if heat else "") for heat in line)]
+        for row, line in zip(rows, cells, strict=True)
+    ]
     chart = heat_map(rows, columns, cells, shades, label=label)
     inside = f"<h4>{escape(title)}</h4>" if title else ""
-    return (
-        f'<figure style="--n:{len(columns)}">{inside}{chart}{behind(table(head, body, label=f"of {title}"))}</figure>'
-    )
+    return f'<figure style="--n:{len(columns)}">{inside}{chart}{behind(table(head, body, label=f"of {title}"))}</figure>'
 
 
 def _values_of(study: StoredStudy, axis: str, points: Sequence[Point]) -> list[str]:
@@ -184,7 +249,11 @@ def _text(axis: str, point: Point) -> str:
 
 
 def _plain(axis: str, value: Any) -> str:
-    return value if isinstance(value, str) and axis != "personal" else name_value(axis, value).removeprefix(f"{axis} ")
+    return (
+        value
+        if isinstance(value, str) and axis != "personal"
+        else name_value(axis, value).removeprefix(f"{axis} ")
+    )
 
 
 def _mean(study: StoredStudy, point: Point) -> float | None:
@@ -192,7 +261,10 @@ def _mean(study: StoredStudy, point: Point) -> float | None:
 
 
 def _heat(study: StoredStudy, point: Point, *, is_chosen: bool) -> Heat:
-    cell, value = mean_cell(study.values(point, "mase_mean"), seed_paths(point, "mase_mean")), _mean(study, point)
+    cell, value = (
+        mean_cell(study.values(point, "mase_mean"), seed_paths(point, "mase_mean")),
+        _mean(study, point),
+    )
     cell = cell if value is None else Cell(short_ratio(value), cell.source)
     why = cell.note or (f"{len(point.runs)} seeds" if len(point.runs) > 1 else "")
     title = f"{study.name_point(point)}: {cell.text}" + (f" ({why})" if why else "")
@@ -204,19 +276,35 @@ def _curves(study: StoredStudy, source: Source) -> str:
     curves, columns, ends = {}, [], []
     for contender in source.contenders:
         points = _curve(study, contender.point)
-        curves[f"curve l{_style(contender, source.contenders)}"] = [(x, value) for x, value, _ in points]
+        curves[f"curve l{_style(contender, source.contenders)}"] = [
+            (x, value) for x, value, _ in points
+        ]
         columns.append({x: Cell(ratio(value), " ".join(paths)) for x, value, paths in points})
-        ends += [f"{contender.short} {ratio(points[-1][1])} in round {points[-1][0]:g}"] if points else []
+        ends += (
+            [f"{contender.short} {ratio(points[-1][1])} in round {points[-1][0]:g}"]
+            if points
+            else []
+        )
     rounds = sorted({x for column in columns for x in column})
     last = rounds[-1] if rounds else 1
     ticks = {tick: f"{tick:g}" for tick in nice_ticks(0, last) if tick % 1 == 0 and tick <= last}
     chart = line_chart(
-        curves, ticks, label=f"Validation MASE by round on {source.label}: {', '.join(ends)}.", reference=1
+        curves,
+        ticks,
+        label=f"Validation MASE by round on {source.label}: {', '.join(ends)}.",
+        reference=1,
     )
     head = ["round", *(f"{c.short} ({c.detail})" for c in source.contenders)]
-    cells: list[list[str | Cell]] = [[f"{x:g}", *(column.get(x, DASH) for column in columns)] for x in rounds]
+    cells: list[list[str | Cell]] = [
+        [f"{x:g}", *(column.get(x, DASH) for column in columns)] for x in rounds
+    ]
     caption = "; ".join(f"{c.short}: {c.detail}" for c in source.contenders)
-    return figure(source.label, chart, behind(table(head, cells, label=f"of the curves of {source.label}")), caption)
+    return figure(
+        source.label,
+        chart,
+        behind(table(head, cells, label=f"of the curves of {source.label}")),
+        caption,
+    )
 
 
 def _curve(study: StoredStudy, point: Point) -> list[tuple[float, float | None, list[str]]]:
@@ -253,10 +341,19 @@ def _clients(study: StoredStudy, source: Source) -> str:
     notes = _notes(study, source)
     rows = [[Cell(client), *cells[client], left(notes.get(client, ""))] for client in ids]
     behind_it = behind(
-        table(head, rows, label=f"of the clients of {source.label}", most=MAX_ROWS // len(study.sources))
+        table(
+            head,
+            rows,
+            label=f"of the clients of {source.label}",
+            most=MAX_ROWS // len(study.sources),
+        )
     )
     drawn = _client_rows(source, shown[:MAX_NAMED_ROWS], scores)
-    hint = f"The {MAX_NAMED_ROWS} worst of {len(ids):,} clients" if len(shown) > MAX_NAMED_ROWS else "By client"
+    hint = (
+        f"The {MAX_NAMED_ROWS} worst of {len(ids):,} clients"
+        if len(shown) > MAX_NAMED_ROWS
+        else "By client"
+    )
     return (
         f"<h3>{escape(source.label)}</h3>"
         f'<div class="pair"><figure><figcaption>{hint}; at the right, who loses to persistence</figcaption>{drawn}'
@@ -270,11 +367,15 @@ def _places(study: StoredStudy, point: Point) -> dict[str, list[tuple[float | No
     places: dict[str, list[tuple[float | None, str]]] = {}
     for k in point.runs:
         for i, client in enumerate(study.runs[k]["clients"]):
-            places.setdefault(client["id"], []).append((client["mase"], f"runs[{k}].clients[{i}].mase"))
+            places.setdefault(client["id"], []).append(
+                (client["mase"], f"runs[{k}].clients[{i}].mase")
+            )
     return places
 
 
-def _client_score(place: dict[str, list[tuple[float | None, str]]], client: str) -> tuple[float | None, Cell]:
+def _client_score(
+    place: dict[str, list[tuple[float | None, str]]], client: str
+) -> tuple[float | None, Cell]:
     values, paths = zip(*place.get(client, [(None, "")]), strict=True)
     return mean_of(values), mean_cell(values, paths)
 
@@ -287,9 +388,13 @@ def _client_rows(source: Source, ids: Sequence[str], scores: dict[str, list[floa
             if value is not None:
                 k = _style(contender, source.contenders)
                 kind = "bad" if value > 1 else f"l{k}"
-                marks.append(Mark(value, kind, SIGNS[k], f"{client}, {contender.name}: {ratio(value)}"))
+                marks.append(
+                    Mark(value, kind, SIGNS[k], f"{client}, {contender.name}: {ratio(value)}")
+                )
                 losers += [contender.short] if value > 1 else []
-        rows.append(Row(client, marks, f"▲ {' '.join(losers)}" if losers else "", "bad" if losers else ""))
+        rows.append(
+            Row(client, marks, f"▲ {' '.join(losers)}" if losers else "", "bad" if losers else "")
+        )
     label = f"Test MASE of {len(rows)} clients of {source.label} by method; the numbers are in the table."
     return ratio_rows(rows, label=label)
 
@@ -335,14 +440,18 @@ def _results(study: StoredStudy) -> str:
     rows: list[list[str | Cell]] = []
     for source in study.sources:
         for point in source.points:
-            values = [_plain(axis, point.values[axis]) if axis in point.values else DASH for axis in axes]
+            values = [
+                _plain(axis, point.values[axis]) if axis in point.values else DASH for axis in axes
+            ]
             words = [*values, "chosen" if point in source.chosen else ""]
             rows.append([source.label, *map(left, words), *_point_numbers(study, point)])
         for baseline in source.baselines:
             words = [f"baseline: {_say(baseline)}", *[""] * len(axes)]
             rows.append([source.label, *map(left, words), *_baseline_numbers(baseline)])
     summary = f"Test MASE of {len(rows):,} points and baselines"
-    return behind(table(head, rows, label="of results"), summary, is_open=len(rows) <= _MAX_OPEN_ROWS)
+    return behind(
+        table(head, rows, label="of results"), summary, is_open=len(rows) <= _MAX_OPEN_ROWS
+    )
 
 
 def left(text: str) -> Cell:
@@ -357,7 +466,11 @@ def _point_numbers(study: StoredStudy, point: Point) -> list[Cell]:
     means = study.values(point, "mase_mean")
     sd, worst = Cell(DASH, note="one seed"), cell("mase_worst")
     if len(means) > 1 and None not in means:
-        sd = Cell(number(float(np.std(np.array(means, float), ddof=1))), " ".join(seed_paths(point, "mase_mean")), "sd")
+        sd = Cell(
+            number(float(np.std(np.array(means, float), ddof=1))),
+            " ".join(seed_paths(point, "mase_mean")),
+            "sd",
+        )
     if worst.text != DASH:
         highest = max(value for value in study.values(point, "mase_worst") if value is not None)
         worst = Cell(ratio(highest), worst.source, "max")

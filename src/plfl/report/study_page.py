@@ -1,7 +1,7 @@
 """The page of a study: who wins first, in words and with an interval; then the settings.
 
-The figures between them are in study_figures.py, the words in study.html, the looks in style.css. Everything comes from
-result.json; nothing is trained.
+The figures between them are in study_figures.py, the words in study.html, the looks in style.css.
+Everything comes from result.json; nothing is trained.
 """
 
 import json
@@ -34,11 +34,27 @@ from plfl.report.tables import (
     ratio,
     table,
 )
-from plfl.report.verdict import Duels, name_rivals, say_difference, say_interval, say_method, say_verdict
+from plfl.report.verdict import (
+    Duels,
+    name_rivals,
+    say_difference,
+    say_interval,
+    say_method,
+    say_verdict,
+)
 
 _MAX_SAID = 3  # rivals of a source in its tile
 _MARKS = {"beats": "●", "loses to": "▲", "unclear": "○"}
-_DUEL_HEAD = ["source", "ours", "rival", "our MASE", "rival’s MASE", "difference", "in %", "95 % interval"]
+_DUEL_HEAD = [
+    "source",
+    "ours",
+    "rival",
+    "our MASE",
+    "rival’s MASE",
+    "difference",
+    "in %",
+    "95 % interval",
+]
 _DUEL_HEAD += ["outcome", "clients", "left out"]
 _KINDS = {"beats": "good", "loses to": "bad"}
 
@@ -46,7 +62,11 @@ _KINDS = {"beats": "good", "loses to": "bad"}
 def make_study_page(folder: Path, result: dict[str, Any]) -> str:
     """The HTML of a study's page."""
     study = StoredStudy(result)
-    duels = [(source, rival, study.difference(source, rival)) for source in study.sources for rival in source.rivals]
+    duels = [
+        (source, rival, study.difference(source, rival))
+        for source in study.sources
+        for rival in source.rivals
+    ]
     name = " · ".join(dict.fromkeys([result["study"]["name"], folder.resolve().name]))
     figures = draw_figures(study)
     body = read_template("study.html").substitute(
@@ -78,7 +98,8 @@ def _headline(study: StoredStudy, duels: Duels) -> dict[str, str]:
         "facts": escape(" · ".join(facts)),
         "kind": kind,
         "verdict": escape(say_verdict(study, duels)),
-        "tiles": "".join(_tile(study, source, duels) for source in study.sources) + _traffic_tile(study),
+        "tiles": "".join(_tile(study, source, duels) for source in study.sources)
+        + _traffic_tile(study),
     }
 
 
@@ -90,7 +111,9 @@ def _tile(study: StoredStudy, source: Source, duels: Duels) -> str:
     name = focus.words if study.has_levels else focus.detail
     lines = [f"{escape(name)}: test MASE <strong{mean.attributes}>{mean.text}</strong>"]
     lines += [say_focus(study, source)] if study.folds else []
-    for rival, found in [(rival, found) for where, rival, found in duels if where is source][:_MAX_SAID]:
+    for rival, found in [(rival, found) for where, rival, found in duels if where is source][
+        :_MAX_SAID
+    ]:
         words, _, interval = say_difference(rival, found).partition("; ")
         lines.append(f'{escape(words)}<span class="interval-words">{escape(interval)}</span>')
     field = "num_losing_to_persistence"
@@ -106,7 +129,9 @@ def _tile(study: StoredStudy, source: Source, duels: Duels) -> str:
 
 
 def _weeks(folder: Path, study: StoredStudy) -> str:
-    """A week and the hours of the chosen run's clients, for every source that has its forecasts stored."""
+    """A week and the hours of the chosen run's clients, for every source that has its forecasts
+    stored.
+    """
     parts: list[dict[str, str]] = []
     points, names, level = [], [], ""
     for source in study.sources:
@@ -114,13 +139,19 @@ def _weeks(folder: Path, study: StoredStudy) -> str:
         if source.focus is None or stored is None:
             continue
         clients = study.runs[stored["run"]]["clients"]
-        ranked = sorted(clients, key=lambda client: (client["mase"] is None, -(client["mase"] or 0)))
+        ranked = sorted(
+            clients, key=lambda client: (client["mase"] is None, -(client["mase"] or 0))
+        )
         charted = [client["id"] for client in ranked if client["mae"] is not None][:MAX_NAMED_ROWS]
         zones = {client["id"]: client["zone"] for client in clients}
         interval = source.stored["interval_minutes"]
         forecasts = read_forecasts(folder / stored["file"], zones, charted, interval)
         mases = {client["id"]: client["mase"] for client in clients}
-        parts.append(draw_clients(forecasts, mases, interval, sum(client["mae"] is not None for client in clients)))
+        parts.append(
+            draw_clients(
+                forecasts, mases, interval, sum(client["mae"] is not None for client in clients)
+            )
+        )
         points.append(f"{source.label} {source.focus.detail}")
         names.append(stored["file"])
         level = source.focus.words if study.has_levels else "points"
@@ -174,25 +205,39 @@ def _duels(study: StoredStudy, duels: Duels) -> str:
         f"The rival’s test MASE minus that of {focus}, with its 95 % interval: right of the line {focus} is better, "
         f"left of it the rival. {name_rivals(study)}"
     )
-    rows = [(_duel_row(study, *duel), duel[2].interval) for duel in duels if duel[2].mean is not None]
-    label = "; ".join(f"{source.label}: {say_difference(rival, found)}" for source, rival, found in duels)
+    rows = [
+        (_duel_row(study, *duel), duel[2].interval) for duel in duels if duel[2].mean is not None
+    ]
+    label = "; ".join(
+        f"{source.label}: {say_difference(rival, found)}" for source, rival, found in duels
+    )
     chart = interval_chart(rows, label=f"Difference in test MASE with 95 % intervals. {label}.")
-    behind_it = behind(table(_DUEL_HEAD, [_duel_cells(study, *duel) for duel in duels], label="of comparisons"))
+    behind_it = behind(
+        table(_DUEL_HEAD, [_duel_cells(study, *duel) for duel in duels], label="of comparisons")
+    )
     return f"<p>{escape(intro)}</p><figure>{chart}{behind_it}</figure>"
 
 
 def _duel_row(study: StoredStudy, source: Source, rival: Contender, found: Difference) -> Row:
     assert found.mean is not None
     name = f"{source.label}: {rival.short}" if len(study.sources) > 1 else rival.words
-    mark = Mark(found.mean, "", _MARKS[found.outcome], f"{source.label}, against {rival.name}: {found.mean:+.3f}")
+    mark = Mark(
+        found.mean,
+        "",
+        _MARKS[found.outcome],
+        f"{source.label}, against {rival.name}: {found.mean:+.3f}",
+    )
     share = DASH if found.share is None else f"{100 * found.share:+.1f} %".replace("-", "−")
     return Row(name, [mark], share, _KINDS.get(found.outcome, ""))
 
 
-def _duel_cells(study: StoredStudy, source: Source, rival: Contender, found: Difference) -> list[str | Cell]:
+def _duel_cells(
+    study: StoredStudy, source: Source, rival: Contender, found: Difference
+) -> list[str | Cell]:
     assert source.focus is not None
     means = [
-        mean_cell(study.values(c.point, "mase_mean"), seed_paths(c.point, "mase_mean")) for c in (source.focus, rival)
+        mean_cell(study.values(c.point, "mase_mean"), seed_paths(c.point, "mase_mean"))
+        for c in (source.focus, rival)
     ]
     return [
         source.label,
@@ -210,7 +255,10 @@ def _duel_cells(study: StoredStudy, source: Source, rival: Contender, found: Dif
 
 def _settings(study: StoredStudy) -> dict[str, str]:
     result, stored = study.result, study.result["study"]
-    grid = [(axis, ", ".join(name_value(axis, value) for value in values)) for axis, values in study.grid.items()]
+    grid = [
+        (axis, ", ".join(name_value(axis, value) for value in values))
+        for axis, values in study.grid.items()
+    ]
     own = [(name, json.dumps(value)) for name, value in stored["settings"].items()]
     facts: list[tuple[str, str | Cell]] = [
         ("study", stored["name"]),
@@ -218,7 +266,10 @@ def _settings(study: StoredStudy) -> dict[str, str]:
         ("seeds", ", ".join(map(str, study.seeds))),
         ("devices", ", ".join(result["devices"])),
         ("time", Cell(duration(result["seconds"]), "seconds", "duration")),
-        ("client steps per second", Cell(number(result["client_steps_per_second"]), "client_steps_per_second")),
+        (
+            "client steps per second",
+            Cell(number(result["client_steps_per_second"]), "client_steps_per_second"),
+        ),
         *((f"version of {name}", version) for name, version in result["versions"].items()),
     ]
     sources = [
@@ -231,10 +282,15 @@ def _settings(study: StoredStudy) -> dict[str, str]:
         for s in study.sources
     ]
     return {
-        "grid_table": table(["setting", "value"], grid + own, kind="words", label="of the grid") if grid + own else "",
+        "grid_table": table(["setting", "value"], grid + own, kind="words", label="of the grid")
+        if grid + own
+        else "",
         "facts_table": table(["fact", "value"], facts, kind="words", label="of versions and times"),
         "sources_table": table(
-            ["source", "clients", "minutes", "fingerprint"], sources, kind="words", label="of sources"
+            ["source", "clients", "minutes", "fingerprint"],
+            sources,
+            kind="words",
+            label="of sources",
         ),
         "findings": _findings(study.sources),
     }
@@ -242,12 +298,23 @@ def _settings(study: StoredStudy) -> dict[str, str]:
 
 def _findings(sources: Sequence[Source]) -> str:
     rows = [
-        [source.label, f"{found['code']} {found['title']}", found["place"].get("client", ""), found["detail"]]
+        [
+            source.label,
+            f"{found['code']} {found['title']}",
+            found["place"].get("client", ""),
+            found["detail"],
+        ]
         for source in sources
         for found in source.stored["findings"]
     ]
     if not rows:
         return "<p>The data doctor found nothing to remark.</p>"
-    more = f"<p>{len(rows) - MAX_FINDINGS:,} more are in result.json.</p>" if len(rows) > MAX_FINDINGS else ""
-    found = table(["source", "rule", "client", "what"], rows[:MAX_FINDINGS], kind="words", label="of findings")
+    more = (
+        f"<p>{len(rows) - MAX_FINDINGS:,} more are in result.json.</p>"
+        if len(rows) > MAX_FINDINGS
+        else ""
+    )
+    found = table(
+        ["source", "rule", "client", "what"], rows[:MAX_FINDINGS], kind="words", label="of findings"
+    )
     return behind(found + more, f"What the data doctor found ({len(rows):,})")

@@ -1,9 +1,10 @@
 """Numbers in words, and tables that say where their numbers come from.
 
-A cell's `data-source` names stored values by their path in result.json, such as `runs[12].clients[3].mase`; several
-are separated by blanks, `[*]` stands for all members that are defined, and client ids are percent-encoded. Its
-`data-how` says what was made of them: the mean if it is absent, else `median`, `max`, `sd` (of a sample), `losers` (how
-many are above 1), `amount` or `duration` (the same in another unit). Undefined values are a dash with a note.
+A cell's `data-source` names stored values by their path in result.json, such as
+`runs[12].clients[3].mase`; several are separated by blanks, `[*]` stands for all members that are
+defined, and client ids are percent-encoded. Its `data-how` says what was made of them: the mean if
+it is absent, else `median`, `max`, `sd` (of a sample), `losers` (how many are above 1), `amount` or
+`duration` (the same in another unit). Undefined values are a dash with a note.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +38,12 @@ class Cell:
     @property
     def attributes(self) -> str:
         """For any HTML or SVG element."""
-        named = {"class": self.kind, "data-source": self.source, "data-how": self.how, "title": self.note}
+        named = {
+            "class": self.kind,
+            "data-source": self.source,
+            "data-how": self.how,
+            "title": self.note,
+        }
         return "".join(f' {name}="{escape(value)}"' for name, value in named.items() if value)
 
 
@@ -98,7 +104,13 @@ def number(value: float | None, missing: str = DASH) -> str:
     """Four digits."""
     if value is None:
         return missing
-    return f"{value:#.4g}" if abs(value) < 1000 else f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.3e}"
+    return (
+        f"{value:#.4g}"
+        if abs(value) < 1000
+        else f"{value:,.0f}"
+        if abs(value) < 1e9
+        else f"{value:.3e}"
+    )
 
 
 def amount(num_bytes: float) -> str:
@@ -150,7 +162,9 @@ def mean_of(values: Sequence[float | None]) -> float | None:
 
 
 def mean_cell(
-    values: Sequence[float | None], sources: Sequence[str], show: Callable[[float | None], str] = ratio
+    values: Sequence[float | None],
+    sources: Sequence[str],
+    show: Callable[[float | None], str] = ratio,
 ) -> Cell:
     """The mean of stored values; a dash where one of them is undefined."""
     num_undefined = sum(value is None for value in values)

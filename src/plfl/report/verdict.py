@@ -1,7 +1,7 @@
 """A study's outcome in words: the headline, each comparison, and how they were made.
 
-“Beats” and “loses to” are said only where the interval excludes 0 (see compare.py); everything else is no clear
-difference, whichever way the mean points.
+“Beats” and “loses to” are said only where the interval excludes 0 (see compare.py); everything else
+is no clear difference, whichever way the mean points.
 """
 
 from plfl.report.compare import NUM_DRAWS, Difference
@@ -31,12 +31,16 @@ def say_verdict(study: StoredStudy, duels: Duels) -> str:
 
 
 def _say_winners(study: StoredStudy, duels: Duels) -> str:
-    """Which point has the lowest validation MASE on which source, and whether it leads clearly in the test."""
+    """Which point has the lowest validation MASE on which source, and whether it leads clearly in
+    the test.
+    """
     said = []
     for source in study.sources:
         if source.focus:
             outcomes = [found.outcome for where, _, found in duels if where is source]
-            lead = "" if all(outcome == "beats" for outcome in outcomes) else ", without a clear lead"
+            lead = (
+                "" if all(outcome == "beats" for outcome in outcomes) else ", without a clear lead"
+            )
             lead = ", but not on the test part" if "loses to" in outcomes else lead
             where = f" on {source.label}" if len(study.sources) > 1 else ""
             said.append(f"{source.focus.words} wins{where}{lead}")
@@ -49,7 +53,11 @@ def _say_rival(study: StoredStudy, rival: str, duels: Duels) -> tuple[str, str]:
     for source, other, difference in duels:
         if other.words == rival:
             by_outcome.setdefault(difference.outcome, []).append(source.label)
-    first, *others = (outcome for outcome in ("beats", "loses to", "unclear", "undefined") if outcome in by_outcome)
+    first, *others = (
+        outcome
+        for outcome in ("beats", "loses to", "unclear", "undefined")
+        if outcome in by_outcome
+    )
     num_sources = len(study.sources)
     where = f" on {listed(by_outcome[first])}" if len(by_outcome[first]) < num_sources else ""
     where = f" on all {num_sources} sources" if not where and num_sources > 1 else where
@@ -100,7 +108,11 @@ def say_method(study: StoredStudy, duels: Duels) -> str:
         else " Their test MASE is compared client by client; there are too few clients and seeds for an interval."
     )
     left_out = sum(found.num_left_out for _, _, found in duels)
-    rest = " Clients without a defined MASE on both sides are left out and counted in the table." if left_out else ""
+    rest = (
+        " Clients without a defined MASE on both sides are left out and counted in the table."
+        if left_out
+        else ""
+    )
     return what + (how if duels else "") + rest + _say_missing(study)
 
 
@@ -115,14 +127,21 @@ def _say_missing(study: StoredStudy) -> str:
         for short, words in levels.items()
         if short not in {contender.short for contender in source.contenders}
     ]
-    return f" Not compared, because validation MASE is undefined: {listed(missing)}." if missing else ""
+    return (
+        f" Not compared, because validation MASE is undefined: {listed(missing)}."
+        if missing
+        else ""
+    )
 
 
 def name_rivals(study: StoredStudy) -> str:
     """What P1, P2, P3 or A, B, C stand for."""
     if study.has_levels:
         names = {c.short: c.words for source in study.sources for c in source.contenders}
-        return "; ".join(f"{short} is {words}" for short, words in names.items() if short != words) + "."
+        return (
+            "; ".join(f"{short} is {words}" for short, words in names.items() if short != words)
+            + "."
+        )
     parts = [
         f"{source.label}: " + "; ".join(f"{c.short} is {c.words}" for c in source.contenders)
         for source in study.sources

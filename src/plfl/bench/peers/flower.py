@@ -2,8 +2,9 @@
 
     python flower.py FOLDER
 
-A client's personal params live in its context, as Flower has it. The rounds are driven by hand with a short pause
-between two looks at the answers: Flower's own strategies look every three seconds, which would count against it.
+A client's personal params live in its context, as Flower has it. The rounds are driven by hand with
+a short pause between two looks at the answers: Flower's own strategies look every three seconds,
+which would count against it.
 """
 
 import sys
@@ -36,11 +37,15 @@ class Server:
 
     def run_round(self, check: int = -1) -> float:
         """Send, wait for all, average; the mean loss."""
-        order = ConfigRecord({"folder": self.folder, "check": check, "steps": self.sizes["local_steps"]})
+        order = ConfigRecord(
+            {"folder": self.folder, "check": check, "steps": self.sizes["local_steps"]}
+        )
         arrays = ArrayRecord({name: torch.as_tensor(value) for name, value in self.shared.items()})
         content = RecordDict({"shared": arrays, "order": order})
         waiting = set(
-            self.grid.push_messages([Message(content, message_type="train", dst_node_id=node) for node in self.nodes])
+            self.grid.push_messages(
+                [Message(content, message_type="train", dst_node_id=node) for node in self.nodes]
+            )
         )
         replies = []
         while waiting:
@@ -51,10 +56,13 @@ class Server:
                 replies.append(reply.content)
             time.sleep(_PAUSE)
         counted = [content for content in replies if content["metrics"]["counts"]]
-        answers = [{n: array.numpy() for n, array in content["shared"].items()} for content in counted]
+        answers = [
+            {n: array.numpy() for n, array in content["shared"].items()} for content in counted
+        ]
         step = self.sizes["server_lr"]
         self.shared = {
-            name: x + step * (np.mean([one[name] for one in answers], axis=0) - x) for name, x in self.shared.items()
+            name: x + step * (np.mean([one[name] for one in answers], axis=0) - x)
+            for name, x in self.shared.items()
         }
         return float(np.mean([content["metrics"]["loss"] for content in counted]))
 
@@ -98,7 +106,11 @@ def main() -> None:
         client_app,
         given.sizes["clients"],
         backend_config={
-            "init_args": {"num_cpus": cores, **({"num_gpus": 1} if has_gpu else {}), "logging_level": "warning"},
+            "init_args": {
+                "num_cpus": cores,
+                **({"num_gpus": 1} if has_gpu else {}),
+                "logging_level": "warning",
+            },
             "client_resources": {"num_cpus": 1, "num_gpus": 1 / cores if has_gpu else 0.0},
         },
     )

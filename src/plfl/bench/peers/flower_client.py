@@ -1,4 +1,6 @@
-"""What a Flower client does, in a module of its own so that Ray's processes import it and read the work once."""
+"""What a Flower client does, in a module of its own so that Ray's processes import it and read the
+work once.
+"""
 
 import os
 from functools import cache
@@ -31,13 +33,19 @@ def train_client(message: Any, context: Any) -> Any:
     if check >= 0 and c >= given.check_origins.shape[1]:
         return _reply(message, sent, loss=0.0, counts=0)
     kept = context.state.array_records.get("personal")
-    personal = kept.to_torch_state_dict() if kept else {name: rows[c] for name, rows in given.personal.items()}
+    personal = (
+        kept.to_torch_state_dict()
+        if kept
+        else {name: rows[c] for name, rows in given.personal.items()}
+    )
     load(model, {**sent, **personal})
     if check >= 0:
         origins = torch.as_tensor(given.check_origins[check, c], device=features.device)
     else:
         sizes = given.sizes | {"local_steps": order["steps"]}
-        origins = pick(torch.as_tensor(given.origins[c], device=features.device), given.num_windows[c], sizes)
+        origins = pick(
+            torch.as_tensor(given.origins[c], device=features.device), given.num_windows[c], sizes
+        )
     loss = float(train(model, features[c], origins, given.sizes))
     context.state["personal"] = ArrayRecord(_on_host(fetch(model, list(given.personal))))
     return _reply(message, _on_host(fetch(model, list(given.shared))), loss=loss, counts=1)
@@ -49,4 +57,6 @@ def _on_host(params: dict[str, Any]) -> Any:
 
 def _reply(message: Any, shared: Any, *, loss: float, counts: int) -> Any:
     metrics = MetricRecord({"loss": loss, "counts": counts})
-    return Message(RecordDict({"shared": ArrayRecord(shared), "metrics": metrics}), reply_to=message)
+    return Message(
+        RecordDict({"shared": ArrayRecord(shared), "metrics": metrics}), reply_to=message
+    )

@@ -1,7 +1,9 @@
-"""The work that a peer is given, read from a folder: data, params and sizes; and the one line that it answers.
+"""The work that a peer is given, read from a folder: data, params and sizes; and the one line that
+it answers.
 
-Standalone: the programs in this folder import torch, flwr and numpy, never plfl. A peer first runs the check rounds,
-whose windows are given, and says the mean loss of each; the caller knows what they must be.
+Standalone: the programs in this folder import torch, flwr and numpy, never plfl. A peer first runs
+the check rounds, whose windows are given, and says the mean loss of each; the caller knows what
+they must be.
 """
 
 import json
@@ -23,7 +25,9 @@ class Given(NamedTuple):
     sizes: dict[str, Any]
     """Facts of model, method and measurement, by the names in work.json."""
     features: np.ndarray
-    """(clients, time, features) inputs at each time; the first is the load, which is also the target."""
+    """(clients, time, features) inputs at each time; the first is the load, which is also the
+    target.
+    """
     origins: np.ndarray
     """(clients, windows) where training windows end, then padding."""
     num_windows: np.ndarray
@@ -42,7 +46,9 @@ def read_work(folder: Path) -> Given:
     with np.load(folder / "work.npz") as arrays:
         found = {name: arrays[name] for name in arrays.files}
     num_clients, num_times = found["series"].shape[:2]
-    statics = np.broadcast_to(found["statics"][:, None], (num_clients, num_times, found["statics"].shape[1]))
+    statics = np.broadcast_to(
+        found["statics"][:, None], (num_clients, num_times, found["statics"].shape[1])
+    )
     series, calendar = found["series"], found["calendar"][found["zone"]]
     return Given(
         sizes=sizes,
@@ -56,11 +62,15 @@ def read_work(folder: Path) -> Given:
 
 
 def _part(found: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): array for name, array in found.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): array for name, array in found.items() if name.startswith(prefix)
+    }
 
 
 def measure(sizes: dict[str, Any], run_round: Callable[[], object]) -> list[float]:
-    """Client-steps/s of several rounds: fewer, but at least one, where a round takes long, more where it is short."""
+    """Client-steps/s of several rounds: fewer, but at least one, where a round takes long, more
+    where it is short.
+    """
     rates: list[float] = []
     begun = time.perf_counter()
     while goes_on(sizes, len(rates), time.perf_counter() - begun):
@@ -77,7 +87,9 @@ def goes_on(sizes: dict[str, Any], num_rounds: int, seconds: float) -> bool:
 
 
 def shorten(sizes: dict[str, Any], rate: float, share: float = 1.0) -> dict[str, Any]:
-    """Sizes with fewer local steps, if at this rate a round would take longer than that share of the time."""
+    """Sizes with fewer local steps, if at this rate a round would take longer than that share of
+    the time.
+    """
     steps = int(share * sizes["max_seconds"] * rate / sizes["clients"])
     return sizes | {"local_steps": max(1, min(steps, sizes["local_steps"]))}
 

@@ -2,7 +2,8 @@
 
     python torch_loop.py FOLDER
 
-Windows are cut from a tensor of features that lies on the device. The number of threads is the better one of 1 and all.
+Windows are cut from a tensor of features that lies on the device. The number of threads is the
+better one of 1 and all.
 """
 
 import sys
@@ -14,7 +15,9 @@ from typing import Any
 import torch
 from given import TRIAL, Given, answer, measure, read_work, say_adam, say_steps, shorten
 
-TORCH_NAMES = {f"lstm.{name}": f"lstm.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+TORCH_NAMES = {
+    f"lstm.{name}": f"lstm.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+}
 """Names of params that differ in PyTorch."""
 
 
@@ -50,16 +53,25 @@ def pick(origins: Any, num_windows: int, sizes: dict[str, Any]) -> Any:
 
 
 def train(model: Any, features: Any, origins: Any, sizes: dict[str, Any]) -> Any:
-    """Local steps on the windows with these origins (steps, batch), and the mean loss; moments start anew."""
+    """Local steps on the windows with these origins (steps, batch), and the mean loss; moments
+    start anew.
+    """
     betas = (sizes["beta1"], sizes["beta2"])
     optimizer = torch.optim.Adam(
-        model.parameters(), lr=sizes["lr"], betas=betas, eps=sizes["eps"], fused=sizes["is_fused"] or None
+        model.parameters(),
+        lr=sizes["lr"],
+        betas=betas,
+        eps=sizes["eps"],
+        fused=sizes["is_fused"] or None,
     )
     lstm, mlp = model["lstm"], model["mlp"]
     times = origins[..., None] + torch.arange(1 - sizes["lookback"], 1, device=origins.device)
     total = torch.zeros((), device=features.device)
     for batch, ends in zip(times, origins + sizes["horizon"], strict=True):
-        inputs, targets = features[batch], features[ends, 0]  # (batch, lookback, features), (batch,)
+        inputs, targets = (
+            features[batch],
+            features[ends, 0],
+        )  # (batch, lookback, features), (batch,)
         states, _ = lstm(inputs)
         loss = torch.nn.functional.mse_loss(mlp(states.flatten(1)).squeeze(1), targets)
         optimizer.zero_grad()
@@ -76,7 +88,9 @@ class Federation:
         self.sizes, self.device, self.num_windows = given.sizes, device, given.num_windows
         self.features = torch.as_tensor(given.features, device=device)
         self.origins = torch.as_tensor(given.origins, device=device)
-        self.shared = {name: torch.as_tensor(value, device=device) for name, value in given.shared.items()}
+        self.shared = {
+            name: torch.as_tensor(value, device=device) for name, value in given.shared.items()
+        }
         self.models = [make_model(given.sizes).to(device) for _ in given.features]
         for c, model in enumerate(self.models):
             load(model, {name: rows[c] for name, rows in given.personal.items()})
@@ -89,12 +103,18 @@ class Federation:
         for c, model in enumerate(self.models[:num_asked]):
             load(model, self.shared)
             is_check = given_origins is not None
-            origins = given_origins[c] if is_check else pick(self.origins[c], self.num_windows[c], self.sizes)
+            origins = (
+                given_origins[c]
+                if is_check
+                else pick(self.origins[c], self.num_windows[c], self.sizes)
+            )
             losses.append(train(model, self.features[c], origins, self.sizes))
             for name, value in fetch(model, list(self.shared)).items():
                 sums[name] += value
         step = self.sizes["server_lr"]
-        self.shared = {name: x + step * (sums[name] / num_asked - x) for name, x in self.shared.items()}
+        self.shared = {
+            name: x + step * (sums[name] / num_asked - x) for name, x in self.shared.items()
+        }
         return float(torch.stack(losses).mean())
 
 
@@ -130,7 +150,9 @@ def run(federation: Any, given: Given, device: str, begun: float) -> None:
     )
 
 
-def _choose_threads(federation: Any, sizes: dict[str, Any], candidates: list[int]) -> tuple[int, float]:
+def _choose_threads(
+    federation: Any, sizes: dict[str, Any], candidates: list[int]
+) -> tuple[int, float]:
     """The number of threads that is fastest in short rounds, and how fast it is."""
     found = {}
     federation.sizes = sizes | {"rounds": 2}

@@ -2,8 +2,8 @@
 
     python torch_stacked.py FOLDER
 
-One tape and one Adam step serve all clients at once; the LSTM is written out, since torch.nn.LSTM has no axis of
-clients.
+One tape and one Adam step serve all clients at once; the LSTM is written out, since torch.nn.LSTM
+has no axis of clients.
 """
 
 import sys
@@ -24,8 +24,12 @@ class Federation:
         self.features = torch.as_tensor(given.features, device=device)
         self.origins = torch.as_tensor(given.origins, device=device)
         self.num_windows = torch.as_tensor(given.num_windows, device=device)
-        self.shared = {name: torch.as_tensor(value, device=device) for name, value in given.shared.items()}
-        self.personal = {name: torch.as_tensor(rows, device=device) for name, rows in given.personal.items()}
+        self.shared = {
+            name: torch.as_tensor(value, device=device) for name, value in given.shared.items()
+        }
+        self.personal = {
+            name: torch.as_tensor(rows, device=device) for name, rows in given.personal.items()
+        }
 
     def run_round(self, given_origins: Any = None) -> float:
         """One round of all clients, or of the first ones on given windows; the mean loss."""
@@ -33,18 +37,24 @@ class Federation:
         origins = self._pick() if given_origins is None else given_origins
         params = {name: x.expand(num_asked, *x.shape).clone() for name, x in self.shared.items()}
         params |= {name: rows[:num_asked].clone() for name, rows in self.personal.items()}
-        loss = self._train({name: value.requires_grad_() for name, value in params.items()}, origins)
+        loss = self._train(
+            {name: value.requires_grad_() for name, value in params.items()}, origins
+        )
         with torch.no_grad():
             for name, rows in self.personal.items():
                 rows[:num_asked] = params[name]
             step = self.sizes["server_lr"]
-            self.shared = {name: x + step * (params[name].mean(0) - x) for name, x in self.shared.items()}
+            self.shared = {
+                name: x + step * (params[name].mean(0) - x) for name, x in self.shared.items()
+            }
         return float(loss)
 
     def _pick(self) -> Any:
         """Origins (clients, steps, batch) drawn at random from each client's training windows."""
         shape = (len(self.features), self.sizes["local_steps"] * self.sizes["batch"])
-        draws = torch.rand(shape, device=self.device, dtype=torch.float64) * self.num_windows[:, None]
+        draws = (
+            torch.rand(shape, device=self.device, dtype=torch.float64) * self.num_windows[:, None]
+        )
         picked = self.origins.gather(1, draws.long())
         return picked.reshape(shape[0], self.sizes["local_steps"], self.sizes["batch"])
 
@@ -64,7 +74,9 @@ class Federation:
             ends = origins[:, step]  # (clients, batch)
             inputs = self.features[rows[:, None, None], ends[..., None] + offsets]
             targets = self.features[rows[:, None], ends + self.sizes["horizon"], 0]
-            loss = ((self._forecast(params, inputs) - targets) ** 2).mean(1).sum()  # a client's gradient is its own
+            loss = (
+                ((self._forecast(params, inputs) - targets) ** 2).mean(1).sum()
+            )  # a client's gradient is its own
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

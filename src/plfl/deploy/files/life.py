@@ -1,0 +1,89 @@
+"""Whether a server or a client runs, and how it ended if it does not: process.json and the lock in
+its folder.
+
+The lock is the truth: the system frees it with the process, be it killed. A program that was said
+to run and holds no lock ended without a word.
+"""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from plfl.errors import Interrupted
+from plfl.storage import write_json
+
+LIFE, LOCK = "process.json", ".lock"
+RUNNING, STOPPED, FAILED, FINISHED, NEVER = (
+    "running",
+    "stopped",
+    "failed",
+    "finished",
+    "never started",
+)
+_KILLED = (
+    "it ended without a word: it was killed, or its machine lost power; start it again to go on"
+)
+
+
+class Life(NamedTuple):
+    """How a program stands."""
+
+    state: str
+    """running, stopped (by a person or a service manager), failed, finished (nothing is left to
+    do), never started.
+    """
+    since: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.state}{self.since and f' since {self.since}'}{self.reason and f': {self.reason}'}"
+
+
+@contextmanager
+def recorded(folder: Path) -> Iterator[None]:
+    """Say in the folder that this program runs, and afterwards how it ended."""
+    _write(folder, Life(RUNNING))
+    try:
+        yield
+    except Interrupted:
+        _write(folder, Life(STOPPED))
+        raise
+    except BaseException as error:
+        _write(folder, Life(FAILED, reason=str(error) or type(error).__name__))
+        raise
+    _write(folder, Life(FINISHED))
+
+
+def read_life(folder: Path) -> Life:
+    """How the program of a folder stands."""
+    try:
+        values = json.loads((folder / LIFE).read_text(encoding="utf-8"))
+        found = Life(str(values["state"]), str(values["since"]), str(values["reason"]))
+    except FileNotFoundError:
+        found = Life(NEVER)
+    except (OSError, ValueError, LookupError, TypeError):
+        found = Life(FAILED, reason=f"{folder / LIFE} is damaged; the next start writes it anew")
+    if _is_held(folder / LOCK):
+        return Life(RUNNING, found.since if found.state == RUNNING else "")
+    return Life(FAILED, found.since, _KILLED) if found.state == RUNNING else found
+
+
+def _write(folder: Path, life: Life) -> None:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    with suppress(OSError):  # a full disk is no reason to end, or to hide why it ends
+        write_json(folder / LIFE, life._replace(since=now)._asdict())
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with path.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

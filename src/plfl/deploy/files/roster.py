@@ -1,0 +1,114 @@
+"""Who takes part in a federation: roster.json, which the operator's commands write and the server
+reads.
+
+An id and a key are never used twice; a client that was revoked stays on the roster, with the time
+and the reason.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AwareDatetime, BeforeValidator, Field
+
+from plfl.deploy.files.settings import Table, check_id, make_table
+from plfl.errors import BadInput, Damaged
+from plfl.storage import safe_name, write_json
+
+FILE = "roster.json"
+
+
+class Member(Table):
+    """One client."""
+
+    id: Annotated[str, BeforeValidator(check_id)]
+    key: str = Field(pattern=r"^SHA256:[A-Za-z0-9+/]{43}$")
+    """The fingerprint of its public key, as ssh-keygen -l shows it."""
+    added: AwareDatetime
+    revoked: AwareDatetime | None = None
+    """Since when it may not take part; None if it may."""
+    reason: str = ""
+    """Why it was revoked."""
+
+
+class Roster(Table):
+    """All clients that ever were, in the order in which they came."""
+
+    clients: tuple[Member, ...] = ()
+
+    @property
+    def active(self) -> tuple[Member, ...]:
+        """Those that may take part."""
+        return tuple(member for member in self.clients if member.revoked is None)
+
+    def find(self, client: str) -> Member | None:
+        """The member with this id."""
+        return next((member for member in self.clients if member.id == client), None)
+
+
+def read_roster(server_folder: str | Path) -> Roster:
+    """The roster in a server's folder."""
+    return read_file(Path(server_folder) / FILE)
+
+
+def read_file(path: Path) -> Roster:
+    """The roster in a file."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be read ({error.strerror}); is it the server's folder of a federation?"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{path} is damaged ({error}); restore it from a copy") from None
+    if (
+        not isinstance(values, dict)
+        or set(values) != {"clients"}
+        or not isinstance(values["clients"], list)
+    ):
+        raise Damaged(f"{path} is damaged: it must hold a list of clients; restore it from a copy")
+    members = [
+        make_table(Member, each, f"{path}: clients[{place}]: ")
+        for place, each in enumerate(values["clients"])
+    ]
+    try:
+        check_distinct([member.id for member in members])
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+    owners: dict[str, str] = {}
+    for member in members:
+        if (owner := owners.setdefault(member.key, member.id)) != member.id:
+            raise BadInput(
+                f"{path}: clients {owner!r} and {member.id!r} have the same key; give one a key of its own"
+            )
+    return Roster(clients=tuple(members))
+
+
+def write_roster(path: Path, roster: Roster) -> None:
+    """Write the roster to a file."""
+    members = [member.model_dump(mode="json") for member in roster.clients]
+    write_json(path, {"clients": [_without_empty_reason(member) for member in members]})
+
+
+def check_distinct(clients: Sequence[str]) -> None:
+    """Refuse ids that are equal, or whose files a disk that ignores case would take for the same.
+    """
+    seen: dict[str, str] = {}
+    for client in clients:
+        name = safe_name(client).lower()
+        if seen.get(name) == client:
+            raise BadInput(f"the id {client!r} is there twice; every client needs an id of its own")
+        if name in seen:
+            raise BadInput(
+                f"the ids {seen[name]!r} and {client!r} differ in case only, and some disks ignore it; rename one"
+            )
+        seen[name] = client
+
+
+def _without_empty_reason(member: dict[str, object]) -> dict[str, object]:
+    return {
+        key: value
+        for key, value in member.items()
+        if key != "reason" or member["revoked"] is not None
+    }

@@ -1,0 +1,56 @@
+"""What the run in a server's folder is called: run.json, made once, with which all that clients
+keep belongs to it.
+
+A run may begin with the last shared parameters of an earlier one (`init` in server.toml), as after
+an upgrade of plfl: its run.json then says which, so that clients find the personal layers that go
+with them.
+"""
+
+import json
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from plfl.errors import Damaged
+from plfl.storage import write_json
+
+RUN = "run.json"
+_LONGEST = 200
+
+
+class RunName(NamedTuple):
+    """A run, and the one whose parameters it began with; empty if none."""
+
+    run: str
+    init: str = ""
+
+
+def read_run(folder: Path) -> RunName | None:
+    """The run in a server's folder, if one was begun there."""
+    path = folder / RUN
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        found = RunName(values["run"], values.get("init", ""))
+    except FileNotFoundError:
+        return None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise _damaged(path) from None
+    if not all(isinstance(name, str) and len(name) <= _LONGEST for name in found) or not found.run:
+        raise _damaged(path)
+    return found
+
+
+def begin_run(folder: Path, federation: str, init: str = "") -> RunName:
+    """Name a new run of a federation."""
+    found = RunName(f"{federation}-{secrets.token_hex(4)}", init)
+    begun = datetime.now(UTC).isoformat(timespec="seconds")
+    write_json(folder / RUN, {"run": found.run, "begun": begun} | ({"init": init} if init else {}))
+    return found
+
+
+def _damaged(path: Path) -> Damaged:
+    return Damaged(
+        f"{path} is damaged, so nobody knows which run is in {path.parent}; restore it from a backup, or name another "
+        f"folder in server.toml, with init = {path.parent.name!r} to begin with the parameters of this one"
+    )

@@ -1,0 +1,1 @@
+"""The protocol over Flower's SuperLink and SuperNodes."""

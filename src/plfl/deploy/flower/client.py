@@ -1,0 +1,126 @@
+"""The client's side of Flower: a long-lived executor beside a SuperNode, which answers with
+installed code alone.
+
+A SuperNode hands every message on as a task. Flower's own executor would unpack and run the bundle
+that the server sent; this one compares the bundle's digest with the client's list, never unpacks
+it, and passes the message to the `Node`. JAX is compiled once for all rounds, as the process stays.
+Of an error that nobody foresaw only its kind leaves.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import httpx
+from flwr.app import Message as FlowerMessage
+from flwr.common.constant import SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore import heartbeat as flower_heartbeat
+from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable import inflatable_utils
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from plfl.deploy.flower.app import digest_of_bundle, from_record, sign_of_life, to_record
+from plfl.deploy.flower.process import beat_faster
+from plfl.deploy.protocol.codec import Malformed
+from plfl.deploy.protocol.messages import Message, leave, refusal
+
+_ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+_POLL, _AWAY = 0.1, 1.0
+"""Seconds between looks for a task, and while the SuperNode is away."""
+_PULL_SECONDS = 60.0
+"""A message that the SuperNode does not have as a whole after this is given up, by ending: Flower
+waits for hours.
+"""
+log = logging.getLogger("plfl")
+_inside: Any = inflatable_utils
+_inside.pull_objects = partial(_inside.pull_objects, max_time=_PULL_SECONDS)
+beat_faster(flower_heartbeat)
+
+
+@dataclass(frozen=True)
+class Executor:
+    """Takes tasks of the SuperNode at a loopback address and answers them."""
+
+    client: str
+    runtime: str
+    secret: bytes
+    answer: Callable[[Message], Message]
+    apps: Collection[str] = ()
+    """Digests of bundles that may come, beside our own."""
+
+    def run(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Answer until it is stopped."""
+        secret = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=_ACQUIRE)
+        entrance = self._connect(secret)
+        kinds = [str(kind) for kind in TaskType]  # other kinds are refused, not left waiting
+        while not is_stopped():
+            try:
+                found = entrance.AcquireTask(AcquireTaskRequest(supported_task_types=kinds))
+                if found.HasField("task") and found.token:
+                    self._do(found.token, found.task.type)
+                time.sleep(_POLL)
+            except (
+                httpx.HTTPError
+            ):  # the SuperNode is away, or was started again in the middle of a task
+                time.sleep(_AWAY)
+
+    def _connect(self, *interceptors: Any) -> RuntimeHttpClient:
+        version = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
+        return RuntimeHttpClient.from_server_address(
+            self.runtime, True, None, [version, *interceptors]
+        )
+
+    def _do(self, token: str, kind: str) -> None:
+        """One task: fetch the message, answer it, hand the answer over."""
+        runtime = self._connect(RuntimeTokenHttpInterceptor(token))
+        heartbeat = flower_heartbeat.HeartbeatSender(sign_of_life(runtime))
+        heartbeat.start()
+        context = None
+        try:
+            message, context, _, fab = pull_task_input(runtime)
+            said = self._refuse(kind, fab.content) or self._answer(message)
+            push_message(runtime, FlowerMessage(to_record(said), reply_to=message), context)
+        finally:
+            with suppress(httpx.HTTPError):
+                push_task_output(runtime, context, SubStatus.COMPLETED, "")
+            with suppress(RuntimeError):
+                heartbeat.stop()
+            runtime.close()
+
+    def _refuse(self, kind: str, content: bytes) -> Message | None:
+        """The refusal of a task that is not ours, before anything in it is read."""
+        sha256 = digest_of_bundle(content)
+        if kind != TaskType.CLIENT_APP:
+            reason = f"a task of kind {kind!r} is not run here"
+        elif sha256 not in (digest_of_bundle(), *self.apps):
+            reason = (
+                f"the app bundle {sha256} is not allowed here: it is not that of this version of plfl "
+                f"({digest_of_bundle()[:12]}...), and not among the apps of this client's policy; install the server's "
+                "version"
+            )
+        else:
+            return None
+        log.warning("refused: %s", reason)
+        return leave(refusal(self.client, reason), {})
+
+    def _answer(self, message: FlowerMessage) -> Message:
+        try:
+            return self.answer(from_record(message.content))
+        except Malformed as error:
+            reason = f"the request is malformed: {error}"
+            log.warning("refused: %s", reason)
+        except Exception as error:
+            log.exception("a request failed")
+            reason = f"this client failed with {type(error).__name__}; its log says more"
+        return leave(refusal(self.client, reason), {})

@@ -1,0 +1,1 @@
+"""The programs that people start: server, client, demo, backup, status."""

@@ -1,0 +1,359 @@
+"""One file that holds all of a server or a client that cannot be made again, and the way back from
+it.
+
+In it: settings, keys, certificates and roster; of a server's state the run and its checkpoints, of
+a client's its personal layers, the secret of its draws, its count of rounds and its results. Not in
+it: logs, what a start makes anew (Flower's database, the status), and a client's readings. A backup
+of a program that runs is what a power cut at that moment would have left, from which it goes on by
+itself.
+
+The file is a tar archive, for its owner alone, whose last member is manifest.json with the SHA-256
+of every other. It holds private keys: keep it as you keep them.
+"""
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from plfl._version import __version__
+from plfl.deploy.files.life import LIFE
+from plfl.deploy.files.settings import ClientSettings, ServerSettings, read_client, read_server
+from plfl.deploy.programs.provision import build_folder, writing
+from plfl.deploy.programs.server import ENROLLED, LINK
+from plfl.deploy.programs.status import STATUS, TRAFFIC
+from plfl.deploy.programs.supervise import LINK_SECRET, LOG
+from plfl.errors import BadInput, Damaged
+from plfl.storage import sync_folder
+
+FORMAT = 1
+_MANIFEST = "manifest.json"
+_LARGEST_MANIFEST = 64 * 1024**2
+_LEFT_OUT = (LOG, LINK, LINK_SECRET, ENROLLED, STATUS, TRAFFIC, LIFE, "flower")
+"""What is in a state folder and not in a backup: names, or how they begin."""
+_TRIES = 5
+_PIECE = 1024**2
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What is in a backup."""
+
+    kind: str
+    """server or client."""
+    name: str
+    """The federation's, or the client's id."""
+    config: str
+    """The settings' file in it."""
+    num_files: int
+    version: str
+    """That of plfl, with which it was made."""
+
+
+def make_backup(config: str | Path, target: str | Path) -> Backup:
+    """Write all that the server or client of these settings needs into one new file."""
+    path, target = Path(config).absolute(), Path(target).absolute()
+    is_server = not path.name.startswith("client-")
+    settings: ServerSettings | ClientSettings = (
+        read_server(path) if is_server else read_client(path)
+    )
+    if target.exists():
+        raise BadInput(
+            f"{target} is there already, and a backup overwrites nothing; choose another name"
+        )
+    with writing(target.parent):
+        descriptor, name = tempfile.mkstemp(
+            prefix=f".{target.name}.", dir=target.parent
+        )  # mode 0600
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "w+b") as file:
+                backup = _write_consistently(file, path, settings)
+                file.flush()
+                os.fsync(file.fileno())
+            _name_without_overwriting(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(target.parent)
+    return backup
+
+
+def restore_backup(archive: str | Path, folder: str | Path) -> tuple[Backup, Path]:
+    """Put everything of a backup into a new folder, or leave none; returns what it is and where its
+    settings are.
+    """
+    archive, folder = Path(archive), Path(folder).absolute()
+    with _opened(archive) as tar:
+        backup, files = _read_manifest(archive, tar)
+        members = _check_members(archive, tar, files)
+        with writing(folder):
+            _check_free(folder)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            build_folder(folder, lambda place: _extract(archive, tar, members, files, place))
+    return backup, folder / backup.config
+
+
+# ---- writing ----
+
+
+def _write_consistently(
+    file: IO[bytes], path: Path, settings: ServerSettings | ClientSettings
+) -> Backup:
+    """Write the archive; again if a file has changed meanwhile, so that all are of one moment."""
+    for _ in range(_TRIES):
+        file.seek(0)
+        file.truncate()
+        before = _look(path, settings)
+        try:
+            found = _write_archive(file, path, settings, list(before))
+        except FileNotFoundError:
+            continue
+        if _look(path, settings) == before:
+            return found
+    raise BadInput(
+        f"{settings.folder} changes all the time, so that no backup of it would be whole; stop the program for a moment"
+    )
+
+
+def _look(path: Path, settings: ServerSettings | ClientSettings) -> dict[Path, tuple[int, ...]]:
+    """Every file that belongs into a backup, and how it can be told from a later one."""
+    found: dict[Path, tuple[int, ...]] = {}
+    for each in _needed(path, settings):
+        stat = each.stat()
+        found[each] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    return found
+
+
+def _needed(path: Path, settings: ServerSettings | ClientSettings) -> Iterator[Path]:
+    named = [path, *(value for _, value in settings if isinstance(value, Path))]
+    if isinstance(settings, ClientSettings):
+        named.append(settings.key.with_suffix(".pub"))
+    for place in named:
+        if not place.is_relative_to(path.parent):
+            raise BadInput(
+                f"{place} is not below {path.parent}, where a backup begins; move it there and write its new place in "
+                f"{path.name}"
+            )
+        if place == settings.folder:
+            yield from (
+                each
+                for each in _below(place)
+                if not each.relative_to(place).parts[0].startswith(_LEFT_OUT)
+            )
+        else:
+            yield from _below(place)
+
+
+def _below(place: Path) -> list[Path]:
+    """A file, or all files in a folder; hidden ones are locks and what is being written."""
+    found = sorted(place.rglob("*")) if place.is_dir() else [place]
+    hidden = [
+        each
+        for each in found
+        if any(part.startswith(".") for part in each.relative_to(place.parent).parts)
+    ]
+    return [each for each in found if each.is_file() and each not in hidden]
+
+
+def _write_archive(
+    file: IO[bytes], path: Path, settings: ServerSettings | ClientSettings, needed: list[Path]
+) -> Backup:
+    is_client = isinstance(settings, ClientSettings)
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "kind": "client" if is_client else "server",
+        "name": settings.id if isinstance(settings, ClientSettings) else settings.name,
+        "config": path.name,
+        "plfl": __version__,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "files": {},
+    }
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for each in needed:
+            name = each.relative_to(path.parent).as_posix()
+            manifest["files"][name] = _add(tar, name, each)
+        _add_bytes(tar, _MANIFEST, json.dumps(manifest, indent=1).encode())
+    return _describe(manifest)
+
+
+def _add(tar: tarfile.TarFile, name: str, path: Path) -> dict[str, Any]:
+    content = path.read_bytes()
+    _add_bytes(tar, name, content)
+    return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+
+
+def _add_bytes(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(content), 0o600
+    tar.addfile(member, io.BytesIO(content))
+
+
+def _name_without_overwriting(temporary: Path, target: Path) -> None:
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        raise BadInput(
+            f"{target} is there already, and a backup overwrites nothing; choose another name"
+        ) from None
+    except OSError:  # a disk without hard links, such as a stick
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o600))
+        temporary.replace(target)
+
+
+# ---- reading ----
+
+
+def _opened(archive: Path) -> tarfile.TarFile:
+    try:
+        return tarfile.open(archive, mode="r:")
+    except OSError as error:
+        raise BadInput(
+            f"{archive} cannot be read ({error.strerror}); give a file of plfl federation backup"
+        ) from None
+    except (tarfile.TarError, ValueError, EOFError):
+        raise _damaged(archive, "it is no tar archive") from None
+
+
+def _read_manifest(
+    archive: Path, tar: tarfile.TarFile
+) -> tuple[Backup, Mapping[str, Mapping[str, Any]]]:
+    try:
+        member = tar.getmembers()[-1]
+        if member.name != _MANIFEST or not _is_plain(member) or member.size > _LARGEST_MANIFEST:
+            raise LookupError
+        content = tar.extractfile(member)
+        assert content is not None
+        manifest = json.loads(content.read())
+        if manifest["format"] != FORMAT:
+            raise BadInput(
+                f"{archive} was made by plfl {manifest['plfl']} in format {manifest['format']!r}, and this is format "
+                f"{FORMAT}; restore it with plfl {manifest['plfl']}"
+            )
+        backup, files = _describe(manifest), manifest["files"]
+        for name, facts in files.items():
+            _check_name(archive, name)
+            if (type(facts["size"]), type(facts["sha256"])) != (int, str):
+                raise TypeError
+    except BadInput:
+        raise
+    except (
+        tarfile.TarError,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):
+        raise _damaged(archive, f"it has no {_MANIFEST} that can be read at its end") from None
+    if backup.config not in files or "/" in backup.config:
+        raise _damaged(archive, f"it does not hold its own settings, {backup.config}")
+    return backup, files
+
+
+def _describe(manifest: Mapping[str, Any]) -> Backup:
+    kind, name, config, version = (manifest[key] for key in ("kind", "name", "config", "plfl"))
+    if kind not in ("server", "client") or not all(
+        isinstance(each, str) for each in (name, config, version)
+    ):
+        raise TypeError
+    return Backup(kind, name, config, len(manifest["files"]), version)
+
+
+def _check_name(archive: Path, name: str) -> None:
+    parts = PurePosixPath(name).parts
+    is_inside = (
+        bool(parts)
+        and not name.startswith("/")
+        and ".." not in parts
+        and "\\" not in name
+        and "\0" not in name
+    )
+    if not is_inside or PurePosixPath(name).as_posix() != name:
+        raise BadInput(
+            f"{archive} names a file outside of its folder, {name!r}; nothing of it was restored"
+        )
+
+
+def _is_plain(member: tarfile.TarInfo) -> bool:
+    """A file as such: no link, no device, no folder, nothing sparse."""
+    return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
+
+
+def _check_members(
+    archive: Path, tar: tarfile.TarFile, files: Mapping[str, Mapping[str, Any]]
+) -> dict[str, tarfile.TarInfo]:
+    """The members by name: exactly those of the manifest, each a plain file of the size that it
+    says.
+    """
+    found: dict[str, tarfile.TarInfo] = {}
+    for member in tar.getmembers()[:-1]:
+        _check_name(archive, member.name)
+        if not _is_plain(member):
+            raise BadInput(
+                f"{archive} holds {member.name!r}, which is no plain file; nothing of it was restored"
+            )
+        if (
+            member.name in found
+            or member.name not in files
+            or member.size != files[member.name]["size"]
+        ):
+            raise _damaged(archive, f"{member.name!r} is not as its {_MANIFEST} says")
+        found[member.name] = member
+    if missing := sorted(set(files) - set(found)):
+        raise _damaged(archive, f"{missing[0]!r} is missing")
+    return found
+
+
+def _check_free(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if folder.exists() or folder.is_symlink():
+        raise BadInput(
+            f"{folder} is there already, and restoring overwrites nothing; choose a new folder"
+        )
+
+
+def _extract(
+    archive: Path,
+    tar: tarfile.TarFile,
+    members: Mapping[str, tarfile.TarInfo],
+    files: Mapping[str, Mapping[str, Any]],
+    place: Path,
+) -> None:
+    for name, member in members.items():
+        checked = tarfile.data_filter(member, str(place))  # once more, by Python's own rules
+        target = place / checked.name
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _copy(archive, tar, member, target) != files[name]["sha256"]:
+            raise _damaged(archive, f"{name!r} does not match its checksum")
+    for folder in place.rglob("*/"):
+        folder.chmod(0o700)
+
+
+def _copy(archive: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str:
+    """Write a member's content to a new file, and return its SHA-256."""
+    sha256, source = hashlib.sha256(), tar.extractfile(member)
+    assert source is not None
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        try:
+            while piece := source.read(_PIECE):
+                sha256.update(piece)
+                file.write(piece)
+        except tarfile.ReadError:
+            raise _damaged(archive, "it is cut off") from None
+    return sha256.hexdigest()
+
+
+def _damaged(archive: Path, what: str) -> Damaged:
+    return Damaged(
+        f"{archive} is no whole backup: {what}; nothing of it was restored. Take another one"
+    )

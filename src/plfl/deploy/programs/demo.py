@@ -1,0 +1,236 @@
+"""`plfl federation demo`: a whole federation on this machine, of real processes, held against the
+plain loop.
+
+Makes an authority, certificates and keys in a temporary folder, starts a server and clients on
+loopback with TLS, lets them train on bundled data, and compares every parameter at the end with
+those of `plfl.federate.engines.loop`, which trains the same clients one after the other in this
+process. Then everything is removed.
+"""
+
+import logging
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plfl.config import Config
+from plfl.data.panel import Panel
+from plfl.data.sources import load_source
+from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.programs import provision
+from plfl.deploy.programs.client import make_node
+from plfl.deploy.programs.status import read_status
+from plfl.deploy.programs.supervise import free_port
+from plfl.deploy.protocol.policy import guard_of
+from plfl.errors import BadInput, RunFailed
+from plfl.federate import checkpoint
+from plfl.federate.engines.loop import Loop
+from plfl.federate.federation import Federation, complete, make_plan
+from plfl.federate.guard import Guard
+from plfl.federate.params import client_keys
+from plfl.federate.round import FederationState, choose_cohort, run_round
+from plfl.forecast.windows import make_task
+
+_STOP_SECONDS = 15.0
+log = logging.getLogger("plfl")
+
+
+def run_demo(
+    num_clients: int = 3,
+    rounds: int = 3,
+    *,
+    source: str = "bundled:CA",
+    settings: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+    limit: float = 600.0,
+    observer: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Train a federation of real processes and compare it with the loop.
+
+    Arguments:
+      num_clients: the first ones of the source.
+      rounds: of the federation.
+      source: where the clients' readings come from.
+      settings: config fields of recipe paper.
+      folder: keep everything there; a temporary folder, which is removed, if left out.
+      limit: seconds after which it is given up.
+      observer: called with the server's log, line by line.
+    """
+    panel = load_source(source).usable()
+    if not 1 <= num_clients <= len(panel.ids):
+        raise BadInput(
+            f"{source} has {len(panel.ids)} meters; give --clients 1 to {len(panel.ids)}"
+        )
+    ids = list(panel.ids[:num_clients])
+    with ExitStack() as stack:
+        place = folder or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="plfl-demo-"))
+        )
+        made = provision.init_from_data(
+            place / "federation",
+            source,
+            ids,
+            host="127.0.0.1",
+            port=free_port(),
+            run={"recipe": "paper", "settings": {**(settings or {}), "rounds": rounds}},
+            rounds={"quorum": 1.0, "deadline_seconds": 300},
+            page=f"127.0.0.1:{free_port()}",
+        )
+        begun = time.monotonic()
+        _run_processes(made, limit, observer)
+        seconds = time.monotonic() - begun
+        config = complete(read_server(made.server).run.config())
+        found = compare(made, panel.take(range(num_clients)), config)
+        return {
+            **found,
+            **_measure(made),
+            "num_clients": num_clients,
+            "rounds": rounds,
+            "seconds": round(seconds, 1),
+        }
+
+
+def _run_processes(
+    made: provision.Provisioned, limit: float, observer: Callable[[str], None]
+) -> None:
+    """A server and its clients, until the server is done."""
+    until = time.monotonic() + limit
+    with ExitStack() as stack:
+        server = stack.enter_context(started("server", str(made.server)))
+        clients = [
+            stack.enter_context(started("client", "--once", str(path)))
+            for path in made.clients.values()
+        ]
+        reader = _follow(read_server(made.server).folder / "log.txt", observer)
+        while server.poll() is None:
+            if time.monotonic() > until:
+                raise RunFailed(
+                    f"the demonstration did not end within {limit:.0f} s; {_last_line(made)}"
+                )
+            next(reader)
+            time.sleep(0.3)
+        if server.returncode:
+            raise RunFailed(f"the server failed; {_last_line(made)}")
+        for client in clients:
+            with suppress(subprocess.TimeoutExpired):
+                client.wait(_STOP_SECONDS)
+
+
+@contextmanager
+def started(*command: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process of `plfl federation`, ended in any case."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "plfl", "federation", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _follow(path: Path, observer: Callable[[str], None]) -> Iterator[None]:
+    """Pass on the lines of a growing log that are of ours."""
+    at = 0
+    while True:
+        with suppress(OSError):
+            text = path.read_text(encoding="utf-8")
+            for line in text[at:].splitlines(keepends=True):
+                if line.endswith("\n"):
+                    at += len(line)
+                    if "superlink: " not in line and "rounds: " not in line:
+                        observer(line.rstrip("\n"))
+        yield
+
+
+def _last_line(made: provision.Provisioned) -> str:
+    with suppress(OSError, IndexError):
+        path = read_server(made.server).folder / "log.txt"
+        return f"its log ends with: {path.read_text(encoding='utf-8').splitlines()[-1]}"
+    return "it has no log"
+
+
+def compare(made: provision.Provisioned, panel: Panel, config: Config) -> dict[str, float]:
+    """The largest differences of shared and of personal params to the plain loop's."""
+    nodes = {client: make_node(read_client(made.clients[client])) for client in panel.ids}
+    draws = jnp.stack([node.draws for node in nodes.values()])
+    state = train_by_loop(panel, config, draws, guard_of(nodes[panel.ids[0]].policy))
+    shared, _ = checkpoint.load_shared(read_server(made.server).folder)
+    theirs = state.server.common["x"]
+    found = {"max_abs_diff_shared": max(_difference(shared[name], theirs[name]) for name in theirs)}
+    found["max_abs_diff_personal"] = 0.0
+    for row, client in enumerate(panel.ids):
+        own = nodes[client].last_state(nodes[client].plan()).personal
+        for name, rows in state.clients.personal.items():
+            found["max_abs_diff_personal"] = max(
+                found["max_abs_diff_personal"], _difference(own[name], rows[row])
+            )
+    return {"max_abs_diff": max(found.values()), **found}
+
+
+def _difference(a: Any, b: Any) -> float:
+    return float(np.abs(np.asarray(a) - np.asarray(b)).max())
+
+
+def train_by_loop(panel: Panel, config: Config, draws: jax.Array, guard: Guard) -> FederationState:
+    """The state after all rounds of the plain loop with the clients' own draws and guard; the
+    config is complete.
+    """
+    task = make_task(panel, config)
+    plan = make_plan(config, task)
+    keys = client_keys(config.seed, panel.ids)
+    training = plan.training._replace(guard=guard)
+    loop = Loop(
+        training, plan.server, panel.ids, [task.client(c) for c in range(len(panel.ids))], draws
+    )
+    state = Federation(config, task, None, jax.devices("cpu")[:1]).engine.init()
+    for at in range(1, config.rounds + 1):
+        cohort = choose_cohort(keys, at, plan.num_asked)
+        state = run_round(
+            FederationState(*state),
+            cohort,
+            at,  # type: ignore[arg-type]
+            train=loop,
+            server=plan.server,
+            limits=plan.limits,
+            is_weighted=plan.is_weighted,
+        ).state
+    return state
+
+
+def _measure(made: provision.Provisioned) -> dict[str, Any]:
+    """Bytes and seconds, as the server saw them."""
+    status = read_status(made.server)
+    exchanges = len(made.clients) * len(
+        status["history"]
+    )  # the plan and the end are spread over them
+    bytes_, seconds = status["bytes"], [row["seconds"] for row in status["history"]]
+    return {
+        "bytes_per_client_round": status["bytes_each_way"],
+        "bytes_up_of_messages": round((bytes_["messages_up"] - bytes_["headers_up"]) / exchanges),
+        "bytes_down_of_messages": round(
+            (bytes_["messages_down"] - bytes_["headers_down"]) / exchanges
+        ),
+        "bytes_up_with_headers": round(bytes_["messages_up"] / exchanges),
+        "bytes_down_with_headers": round(bytes_["messages_down"] / exchanges),
+        "bytes_of_polling": bytes_["polling"],
+        "seconds_per_round": round(float(np.median(seconds)), 3),
+        "seconds_of_first_round": round(seconds[0], 3),
+    }

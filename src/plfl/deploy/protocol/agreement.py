@@ -1,0 +1,183 @@
+"""What a server and its clients have to agree on before the first round, so that both compute the
+same.
+
+The server makes an agreement from its settings without any data: the config, the version, and what
+the meters' data looks like (interval, covariates, static facts). A client builds the same model
+from it on its own data, and refuses if anything differs. Its digest goes with every later message:
+another config on one side is noticed at once.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from plfl._version import __version__
+from plfl.config import TABLE_FIELDS, Config
+from plfl.data.panel import Panel
+from plfl.errors import BadInput
+from plfl.federate.federation import Plan, complete, make_plan
+from plfl.federate.guard import Guard
+from plfl.forecast.windows import Task, make_task
+
+AT_HOME = {"data", "device", "chunk", "cores", "checkpoint_seconds", "deterministic", *TABLE_FIELDS}
+"""Settings that are each machine's own business, such as how its table is read."""
+_LONGEST_NAME = 200
+_DAYS = 60
+"""Length of the made-up series that a server builds its model on."""
+
+
+log = logging.getLogger("plfl")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Everything that has to be the same on both sides."""
+
+    run: str
+    """The name of this run of the federation; a new one starts from nothing."""
+    config: Mapping[str, Any]
+    version: str
+    minutes: int
+    """The interval of the data."""
+    covariate_names: tuple[str, ...]
+    static_names: tuple[str, ...]
+    init: str = ""
+    """The run whose last shared params this one begins with, and clients with their personal layers
+    of it.
+    """
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal agreements."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:32]
+
+    def to_json(self) -> str:
+        """As it goes over the wire and into files."""
+        return json.dumps(asdict(self), sort_keys=True, allow_nan=False)
+
+    @staticmethod
+    def from_json(text: str) -> "Agreement":
+        """What `to_json` wrote, checked."""
+        try:
+            values = json.loads(text, parse_constant=_refuse_constant)
+            for name in ("covariate_names", "static_names"):
+                values[name] = tuple(values[name])
+            agreement = Agreement(**values)
+            _check_types(agreement)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise BadInput(
+                f"the server's plan cannot be read ({error}); is it another version of plfl?"
+            ) from None
+        if agreement.version != __version__:
+            raise BadInput(
+                f"the server runs plfl {agreement.version} and this client {__version__}; install the same version"
+            )
+        return agreement
+
+    def settings(self, home: Config) -> Config:
+        """The agreed config with what is this machine's own business."""
+        own = {name: getattr(home, name) for name in AT_HOME}
+        return complete(Config(**{**self.config, **own}))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _check_types(agreement: Agreement) -> None:
+    for name, kind in (
+        ("run", str),
+        ("config", dict),
+        ("version", str),
+        ("minutes", int),
+        ("init", str),
+    ):
+        if type(getattr(agreement, name)) is not kind:
+            raise TypeError(f"{name} is not of type {kind.__name__}")
+    if not all(
+        isinstance(name, str) for name in (*agreement.covariate_names, *agreement.static_names)
+    ):
+        raise TypeError("covariates and static facts have names")
+    if not 0 < len(agreement.run) <= _LONGEST_NAME:
+        raise ValueError(f"the run's name has to have 1 to {_LONGEST_NAME} characters")
+    if len(agreement.init) > _LONGEST_NAME:
+        raise ValueError(f"the earlier run's name has to have at most {_LONGEST_NAME} characters")
+
+
+def make_agreement(
+    run: str,
+    config: Config,
+    minutes: int,
+    covariate_names: tuple[str, ...],
+    static_names: tuple[str, ...],
+    init: str = "",
+) -> Agreement:
+    """The agreement of a complete config."""
+    fixed = {
+        name: value
+        for name, value in complete(config).model_dump(mode="json").items()
+        if name not in AT_HOME
+    }
+    return Agreement(run, fixed, __version__, minutes, covariate_names, static_names, init)
+
+
+def check_data(agreement: Agreement, panel: Panel) -> None:
+    """Refuse data that is not as it was agreed."""
+    for what, own, agreed in (
+        ("interval in minutes", panel.minutes, agreement.minutes),
+        ("covariates", panel.covariate_names, agreement.covariate_names),
+        ("static facts", panel.static_names, agreement.static_names),
+    ):
+        if own != agreed:
+            log.warning("the meter's data has %s %s, not %s", what, _show(own), _show(agreed))
+            raise BadInput(
+                f"the meter's data does not have the {what} that the federation agreed on: {_show(agreed)}"
+            )
+
+
+def _show(value: object) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
+
+
+def blank_plan(agreement: Agreement, num_clients: int) -> Plan:
+    """The plan of a server, which has no data: on made-up series of the agreed form."""
+    num_times = _DAYS * 24 * 60 // agreement.minutes
+    load = np.sin(np.arange(num_times, dtype=np.float32) / 7)[None].repeat(num_clients, axis=0)
+    panel = Panel(
+        ids=tuple(f"{c:09d}" for c in range(num_clients)),
+        start=np.datetime64("2018-01-01T00:00"),
+        interval=np.timedelta64(agreement.minutes, "m"),
+        load=load,
+        covariates=np.zeros((num_clients, num_times, len(agreement.covariate_names)), np.float32),
+        covariate_names=agreement.covariate_names,
+        statics=np.ones((num_clients, len(agreement.static_names)), np.float32),
+        static_names=agreement.static_names,
+        zones=("UTC",) * num_clients,
+    )
+    config = complete(Config(**agreement.config))
+    return make_plan(config, make_task(panel, config))
+
+
+def own_plan(
+    config: Config, task: Task, local_steps: int, batch: int, guard: Guard | None = None
+) -> Plan:
+    """A client's plan with the number of steps and windows that the server asks all clients for."""
+    asked = config.model_copy(
+        update={"local_steps": local_steps, "batch": batch, "max_passes": None}
+    )
+    plan = make_plan(asked, task)
+    return replace(plan, training=plan.training._replace(guard=guard))
+
+
+def shared_shapes(plan: Plan) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """Shape and dtype of every shared param."""
+    shapes = jax.eval_shape(plan.training.model.init, jax.random.key(0))
+    return {
+        name: (shapes[name].shape, shapes[name].dtype) for name in plan.training.partition.shared
+    }

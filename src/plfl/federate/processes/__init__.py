@@ -1,0 +1,1 @@
+"""Several processes that train one federation, and what each machine offers."""

@@ -1,0 +1,1 @@
+"""What a forecaster has to beat: repetitions, ridge regression, boosted trees."""

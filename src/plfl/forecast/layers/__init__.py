@@ -1,0 +1,1 @@
+"""Layers of networks: LSTM and dense ones, for CPU and GPU."""

@@ -1,0 +1,141 @@
+"""The forecaster of recipe `forecast`: it looks for past days like today, and corrects what they
+suggest.
+
+For each pair of origin and lead, past days are weighted by how alike they were up to the same time
+of day (a softmax over scores of a small network, several heads); the mean and the spread of what
+they did next join the other inputs of `aligned`; a residual network with SiLU and a linear path
+turn them into quantiles of the change from the load at the origin. The output layer starts at zero:
+an untrained model is persistence. What is shared between meters is how to look, not what a meter
+does: so a meter with four weeks of readings forecasts well with the weights of others.
+
+Short and long leads have a network each (bands): one for all is less accurate at an hour. Sorted
+outputs cannot cross. `xp` is JAX's or NumPy's library; nothing in here imports JAX.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plfl.forecast.past_days.inputs import Inputs, Layout
+
+NUM_HEADS = 6
+SCORE_WIDTH = 16
+_NUM_BLOCKS = 2
+_POOLED = 4
+"""Numbers of each head: mean and spread of two changes."""
+_UNKNOWN = -1e9
+"""Score of a day that was not read."""
+LookBack = Callable[[Any, Sequence[Any], Inputs], Any]
+"""From the library, the params of `_DAYS` and inputs to (batch, heads * 4)."""
+_DAYS = ("0.weight", "0.bias", "1.weight", "distance")
+
+
+class Shape(NamedTuple):
+    """How large the network is."""
+
+    layout: Layout
+    bands: tuple[str, ...]
+    width: int
+    num_outputs: int
+
+    @property
+    def num_inputs(self) -> int:
+        """Columns that the network sees: the features, and what the past days say."""
+        return self.layout.num_features + (NUM_HEADS * _POOLED if self.layout.num_days else 0)
+
+
+def param_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Every param's shape by name, such as short.body.0.weight."""
+    found: dict[str, tuple[int, ...]] = {}
+    num_inputs, width = shape.num_inputs, shape.width
+    for band in shape.bands:
+        if shape.layout.num_days:
+            likenesses = shape.layout.num_likenesses
+            found[f"{band}.days.0.weight"] = (SCORE_WIDTH, likenesses)
+            found[f"{band}.days.0.bias"] = (SCORE_WIDTH,)
+            found[f"{band}.days.1.weight"] = (NUM_HEADS, SCORE_WIDTH)
+            found[f"{band}.days.distance"] = (NUM_HEADS, likenesses)
+        found[f"{band}.body.0.weight"], found[f"{band}.body.0.bias"] = (width, num_inputs), (width,)
+        for k in range(1, _NUM_BLOCKS + 1):
+            found[f"{band}.body.{k}.weight"], found[f"{band}.body.{k}.bias"] = (
+                (width, width),
+                (width,),
+            )
+        found[f"{band}.head.weight"], found[f"{band}.head.bias"] = (
+            (shape.num_outputs, width),
+            (shape.num_outputs,),
+        )
+        found[f"{band}.skip.weight"] = (shape.num_outputs, num_inputs)
+    return dict(sorted(found.items()))
+
+
+def band_names(band: str) -> list[str]:
+    """The params of a band that looks at past days, in the order of the layers."""
+    body = [f"body.{k}.{what}" for k in range(_NUM_BLOCKS + 1) for what in ("weight", "bias")]
+    own = [*(f"days.{name}" for name in _DAYS), *body, "head.weight", "head.bias", "skip.weight"]
+    return [f"{band}.{name}" for name in own]
+
+
+def spread_of(name: str, fan_in: int) -> float:
+    """The standard deviation that a param starts with; 0 for what starts at zero."""
+    if name.endswith("bias") or ".head." in name or ".skip." in name:
+        return 0.0
+    if ".days." in name:
+        return 0.5 if name.endswith("distance") else 0.3
+    return 1.2 * fan_in**-0.5
+
+
+def _dense(weight: Any, bias: Any, inputs: Any) -> Any:
+    """A linear layer."""
+    return inputs @ weight.T + bias
+
+
+def plain_look_back(xp: Any, params: Sequence[Any], cut: Inputs) -> Any:
+    """What past days like today did next: mean and spread by head (batch, heads * 4)."""
+    weight, bias, mix, distance = params
+    inner = _silu(xp, cut.likeness @ weight.T + bias)
+    scores = inner @ mix.T - cut.likeness @ xp.abs(distance).T  # (batch, days, heads)
+    scores = xp.where(cut.is_known[..., None], scores, _UNKNOWN)
+    weights = xp.exp(scores - scores.max(axis=1, keepdims=True))
+    weights = weights / weights.sum(axis=1, keepdims=True)
+    moments = xp.concatenate([cut.changes, cut.changes**2], axis=-1)  # (batch, days, 4)
+    pooled = xp.swapaxes(weights, 1, 2) @ moments  # (batch, heads, 4)
+    mean, square = pooled[..., :2], pooled[..., 2:]
+    spread = xp.sqrt(xp.maximum(square - mean**2, 0.0) + 1e-6)
+    is_any = xp.where(cut.is_known.any(axis=1), 1.0, 0.0).astype(np.float32)[:, None, None]
+    found = xp.concatenate([mean, spread], axis=-1) * is_any
+    return found.reshape(found.shape[0], NUM_HEADS * _POOLED)
+
+
+def forecast_changes(
+    xp: Any,
+    params: Mapping[str, Any],
+    shape: Shape,
+    inputs: Sequence[Inputs],
+    look_back: LookBack = plain_look_back,
+) -> Any:
+    """Quantiles (pairs, outputs) of the change from the load at the origin; inputs are those of
+    each band in turn.
+    """
+    found = []
+    for band, cut in zip(shape.bands, inputs, strict=True):
+        x = cut.features
+        if shape.layout.num_days:
+            looked = look_back(xp, [params[f"{band}.days.{name}"] for name in _DAYS], cut)
+            x = xp.concatenate([x, looked], axis=-1)
+        hidden = _silu(
+            xp, _dense(params[f"{band}.body.0.weight"], params[f"{band}.body.0.bias"], x)
+        )
+        for k in range(1, _NUM_BLOCKS + 1):
+            hidden = hidden + _silu(
+                xp,
+                _dense(params[f"{band}.body.{k}.weight"], params[f"{band}.body.{k}.bias"], hidden),
+            )
+        out = _dense(params[f"{band}.head.weight"], params[f"{band}.head.bias"], hidden)
+        found.append(out + x @ params[f"{band}.skip.weight"].T)
+    return xp.concatenate(found, axis=0)
+
+
+def _silu(xp: Any, x: Any) -> Any:
+    return x * (0.5 + 0.5 * xp.tanh(0.5 * x))  # no overflow for any x

@@ -1,0 +1,1 @@
+"""The forecaster for people who have data frames: fit, predict, cross-validate."""

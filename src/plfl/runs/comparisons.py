@@ -1,0 +1,258 @@
+"""Comparisons: other ways to the same forecasts, beside a run and under its settings.
+
+Without a server: `ridge` and `lightgbm` (each client alone) and `central` (all data pooled in one
+place, the reference that privacy forbids). The paper's three: `fl` (everything shared), `plfl` (the
+head stays at home) and `local` (nothing shared). And the other family of personalization,
+`fl_finetuned`: plain FL, then every client goes on alone.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import cached_property
+
+import jax
+import numpy as np
+
+from plfl.config import PERSONAL_ALIASES, Config
+from plfl.errors import BadInput
+from plfl.federate.client import ClientState, LocalTraining, client_update
+from plfl.federate.federation import Federation, make_plan
+from plfl.federate.params import batches_key, client_keys, personal_key
+from plfl.federate.partition import make_partition
+from plfl.federate.processes.devices import usable_cores
+from plfl.forecast.baselines.boosting import LEAVES, boosted, import_lightgbm
+from plfl.forecast.baselines.ridge import ridge
+from plfl.forecast.models import Model, Params
+from plfl.forecast.views import Aligned, ClientData
+from plfl.forecast.windows import Task
+from plfl.runs.tuning import fine_tune, sent_params, train
+
+PERSONAL = {
+    "fl": PERSONAL_ALIASES["none"],
+    "plfl": PERSONAL_ALIASES["mlp"],
+    "local": PERSONAL_ALIASES["all"],
+}
+"""What stays at the client in each of the paper's three."""
+ANALOG_HEAD = ("*.head.*", "*.skip.*")
+"""The same for `plfl` with model analog."""
+NAMES = ("ridge", "lightgbm", "central", *PERSONAL, "fl_finetuned")
+_EVAL_WINDOWS = 256
+_MAX_POOLED = 2**31 - 1
+"""Intervals that can be counted in int32."""
+
+
+def compare(
+    names: Collection[str],
+    config: Config,
+    task: Task,
+    devices: Sequence[jax.Device],
+    observer: Callable[[str], None] | None = None,
+    *,
+    part: str = "test",
+    model: Model | None = None,
+    leaves_out_own: bool = False,
+) -> dict[str, list[np.ndarray]]:
+    """By name, each client's scaled forecasts (windows,) for the windows of a part; the config is
+    complete.
+
+    `observer` is called with each name before its turn. `leaves_out_own` passes over the name that
+    is the run of this config itself (see `find_own`).
+    """
+    if unknown := [name for name in names if name not in NAMES]:
+        raise BadInput(f"unknown baseline {unknown[0]!r}; known baselines: {', '.join(NAMES)}")
+    if "lightgbm" in names:
+        import_lightgbm()  # told now, not after an hour of training
+    own = find_own(config, task, model) if leaves_out_own and not config.tune_rounds else None
+    comparison = _Comparison(config, task, devices, part, model)
+    forecasts = {}
+    for name in dict.fromkeys(names):
+        if name == own or (name == "central" and isinstance(task.view, Aligned)):
+            continue  # pooled series would look back into other clients' days
+        if observer is not None:
+            observer(name)
+        forecasts[name] = comparison.forecast(name)
+    return forecasts
+
+
+def find_own(config: Config, task: Task, model: Model | None = None) -> str | None:
+    """Which of the paper's three the run of this config is; None if its partition is none of
+    theirs.
+    """
+    partition = make_plan(config, task, model).training.partition
+    params = partition.shared + partition.personal
+    for name, patterns in PERSONAL.items():
+        with suppress(BadInput):  # a model of the user's own need not have a head of that name
+            if set(make_partition(params, patterns).personal) == set(partition.personal):
+                return name
+    return None
+
+
+def central(
+    config: Config,
+    task: Task,
+    devices: Sequence[jax.Device],
+    part: str = "test",
+    model: Model | None = None,
+) -> list[np.ndarray]:
+    """Forecasts of one model that was trained on all clients' windows, as if they were one
+    client's.
+
+    It takes as many steps in a round as the clients of a cohort take together, with the config's
+    client optimizer.
+    """
+    plan = make_plan(config, task, model)
+    partition = plan.training.partition
+    training = plan.training._replace(
+        partition=make_partition(partition.shared + partition.personal, PERSONAL["local"]),
+        local_steps=plan.training.local_steps * plan.num_asked,
+    )
+    data = jax.device_put(pool(task), devices[0])
+    key = client_keys(config.seed, ["+".join(task.panel.ids)])[0]  # of one client alone, its own
+    params = _train_alone(training, data, key, config.rounds)
+    forecasts = _predict_alone(training, params, data, pool_origins(task, part))
+    return np.split(forecasts, np.cumsum([len(origins) for origins in task.origins[part]])[:-1])
+
+
+def pool(task: Task) -> ClientData:
+    """All clients' data as one client's: their series one after the other, static facts as
+    covariates.
+
+    Windows are those of the clients, with the same features in the same order; none reaches across
+    two clients.
+    """
+    num_clients, num_times, _ = task.series.shape
+    statics = np.broadcast_to(
+        task.statics[:, None], (num_clients, num_times, task.statics.shape[-1])
+    )
+    origins = pool_origins(task, "train")
+    return ClientData(
+        series=np.concatenate([task.series, statics], axis=-1).reshape(num_clients * num_times, -1),
+        calendar=task.calendar[task.zone_of_client].reshape(1, num_clients * num_times, -1),
+        zone=np.zeros((), np.int32),
+        statics=np.zeros(0, np.float32),
+        origins=origins,
+        num_windows=np.asarray(len(origins), np.int32),
+        end=np.asarray(num_clients * num_times, np.int32),
+        was_read=np.zeros(0, bool),
+    )
+
+
+def pool_origins(task: Task, part: str) -> np.ndarray:
+    """The origins of a part in the pooled series, client after client: (windows,) int32."""
+    num_clients, num_times, _ = task.series.shape
+    if num_clients * num_times > _MAX_POOLED:
+        raise BadInput(
+            f"the data of {num_clients:,} clients is too long to be pooled; leave out the baseline central"
+        )
+    moved = [row * num_times + origins for row, origins in enumerate(task.origins[part])]
+    return np.concatenate(moved).astype(np.int32)
+
+
+def _train_alone(training: LocalTraining, data: ClientData, key: jax.Array, rounds: int) -> Params:
+    """The params of one client without a server after some rounds."""
+
+    @jax.jit
+    def run_round(client: ClientState, data: ClientData, round_index: jax.Array) -> ClientState:
+        pace = training.pace(round_index)
+        return client_update(training, {}, client, data, batches_key(key, round_index), pace=pace)[
+            0
+        ]
+
+    client = jax.jit(training.init_client)(personal_key(key))
+    for at in range(1, rounds + 1):
+        client = jax.block_until_ready(run_round(client, data, np.int32(at)))
+    return client.personal
+
+
+def _predict_alone(
+    training: LocalTraining, params: Params, data: ClientData, origins: np.ndarray
+) -> np.ndarray:
+    """Scaled forecasts (windows,) from one client's params."""
+
+    @jax.jit
+    def predict(params: Params, data: ClientData, batches: jax.Array) -> jax.Array:
+        def predict_batch(batch: jax.Array) -> jax.Array:
+            return training.forecast(params, data, batch)
+
+        return jax.lax.map(predict_batch, batches)
+
+    batches = np.pad(origins, (0, -len(origins) % _EVAL_WINDOWS), mode="edge").reshape(
+        -1, _EVAL_WINDOWS
+    )
+    return np.asarray(predict(params, data, batches)).reshape(-1)[: len(origins)]
+
+
+class _Comparison:
+    """The comparisons of one config; what two of them need is trained once."""
+
+    def __init__(
+        self,
+        config: Config,
+        task: Task,
+        devices: Sequence[jax.Device],
+        part: str,
+        model: Model | None,
+    ) -> None:
+        self.config, self.task, self.devices, self.part, self.model = (
+            config,
+            task,
+            devices,
+            part,
+            model,
+        )
+
+    def forecast(self, name: str) -> list[np.ndarray]:
+        """The forecasts of a name."""
+        match name:
+            case "ridge":
+                return ridge(self.task, self.part)
+            case "lightgbm":
+                cores = self.config.cores or usable_cores()
+                leaves = LEAVES if isinstance(self.task.view, Aligned) else (31,)
+                return boosted(
+                    self.task, self.part, seed=self.config.seed, leaves=leaves, cores=cores
+                )
+            case "central":
+                return central(self.config, self.task, self.devices, self.part, self.model)
+            case "fl":
+                return self._plain[0]
+            case "fl_finetuned":
+                return self._fine_tuned()
+        federation = (
+            self._alone if name == "local" and self.config.fraction == 1 else self._federation(name)
+        )
+        return federation.engine.predict(train(federation), self.part)
+
+    def _federation(self, name: str, **changes: float) -> Federation:
+        personal = (
+            ANALOG_HEAD
+            if name == "plfl" and isinstance(self.task.view, Aligned)
+            else PERSONAL[name]
+        )
+        config = self.config.model_copy(update={"personal": personal, **changes})
+        return Federation(config, self.task, self.model, self.devices)
+
+    def _fine_tuned(self) -> list[np.ndarray]:
+        """Plain FL, then alone: a quarter of the rounds more, or the config's own tuning without a
+        choice.
+        """
+        if not self.config.tune_rounds:
+            alone, num_rounds = self._alone, -(-self.config.rounds // 4)
+        else:
+            num_rounds = self.config.tune_rounds
+            alone = self._federation(
+                "local", fraction=1.0, rounds=num_rounds, client_lr=self.config.tune_lr
+            )
+        return alone.engine.predict(fine_tune(alone, self._plain[1], num_rounds), self.part)
+
+    @cached_property
+    def _plain(self) -> tuple[list[np.ndarray], Params]:
+        """Plain FL: its forecasts, and the params (clients, ...) that its clients end with."""
+        federation = self._federation("fl")
+        state = train(federation)
+        return federation.engine.predict(state, self.part), sent_params(federation, state)
+
+    @cached_property
+    def _alone(self) -> Federation:
+        """Every client for itself, in every round."""
+        return self._federation("local", fraction=1.0)

@@ -1,0 +1,389 @@
+"""What a run found: errors per client against the baselines, traffic and speed, as values and as
+files.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plfl.forecast.baselines.repetitions import REPEATS, repeat
+from plfl.forecast.calibrate import Calibration, coverage, pinball_loss, read_targets
+from plfl.forecast.metrics import (
+    mae,
+    mase,
+    mase_insample,
+    mean_defined,
+    median_defined,
+    nrmse,
+    rmse,
+)
+from plfl.forecast.views import Aligned
+from plfl.forecast.windows import Task
+from plfl.storage import put_in_place, write_json, write_text
+
+HISTORY_COLUMNS = ("round", "loss", "validation_mase", "num_asked", "num_accepted", "seconds")
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """One client's errors on its test part; None where undefined, with a note that says why."""
+
+    id: str
+    mase: float | None
+    mase_insample: float | None
+    mae: float | None
+    """kWh per interval."""
+    rmse: float | None
+    """kWh per interval."""
+    nrmse: float | None
+    """Relative to the mean absolute load of the test part."""
+    baseline_mase: dict[str, float | None]
+    num_windows: int
+    """Training windows."""
+    note: str = ""
+    zone: str | None = None
+    """IANA time zone."""
+    load_mean: float | None = None
+    """kWh per interval, over all readings."""
+    load_sd: float | None = None
+    mase_by_lead: dict[str, float | None] | None = None
+    """Where a model has several leads: the paper's MASE at each, such as 15min, 1h, 24h."""
+    coverage: dict[str, float | None] | None = None
+    """Where there are quantiles: the share of loads within the intervals of 80 and 90 percent, over
+    all leads.
+    """
+    pinball: float | None = None
+    """Mean over quantiles and leads, kWh per interval."""
+    personal: dict[str, Any] | None = None
+    """What the client kept of its own tuning, by band of leads, and at which leads a repetition is
+    published.
+    """
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found; `to_dict` is the content of result.json."""
+
+    recipe: str
+    seed: int
+    clients: list[ClientResult]
+    mase_mean: float | None
+    mase_median: float | None
+    mase_worst: float | None
+    num_losing_to_persistence: int
+    num_params: int
+    num_shared_params: int
+    bytes_up_per_client_round: int
+    bytes_down_per_client_round: int
+    rounds: int
+    local_steps: int
+    client_steps_per_second: float | None
+    """Over all rounds, without compilation and evaluation."""
+    seconds: float
+    """All in all; of resumed runs, up to each process's last checkpoint."""
+    versions: dict[str, str]
+    data_fingerprint: str
+    interval_minutes: float
+    covariate_names: list[str]
+    findings: list[dict[str, Any]]
+    """What the data doctor found."""
+    quarantined: list[dict[str, Any]]
+    mase_by_lead: dict[str, float | None] | None
+    """Means over clients, where a model has several leads."""
+    coverage: dict[str, float | None] | None
+    """Means over clients, where there are quantiles."""
+    pinball_mean: float | None
+    history: list[dict[str, Any]] = field(repr=False)
+    folder: str | None = None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Result":
+        """What `dataclasses.asdict` took apart."""
+        return cls(
+            **{**values, "clients": [ClientResult(**client) for client in values["clients"]]}
+        )
+
+    def baseline_mean(self, name: str) -> float | None:
+        """Mean MASE of a baseline over the clients that have one."""
+        return mean_defined([client.baseline_mase[name] for client in self.clients])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; the history is in rounds.csv."""
+        values = asdict(self)
+        del values["history"]
+        return values
+
+
+def point_forecasts(task: Task, forecasts: np.ndarray) -> np.ndarray:
+    """The forecasts (windows,) by which a window is scored, of what a model gives (windows, ...).
+    """
+    if forecasts.ndim == 1:
+        return forecasts
+    return forecasts[:, task.view.leads.index(task.horizon), task.view.middle]
+
+
+def validation_mase(task: Task, forecasts: list[np.ndarray]) -> float | None:
+    """Mean over clients of the paper's MASE on the validation part."""
+    return mean_defined(
+        [_score(task, row, "validation", forecasts[row])[0] for row in task.each_client()]
+    )
+
+
+def score_clients(
+    task: Task, forecasts: list[np.ndarray], others: Mapping[str, list[np.ndarray]] | None = None
+) -> list[ClientResult]:
+    """Every client's test errors, in the order of ids; refused clients are listed with the reason.
+
+    `others` are forecasts of further baselines by name.
+    """
+    compared = others or {}
+    scored = [
+        _score_client(
+            task, row, forecasts[row], {name: rows[row] for name, rows in compared.items()}
+        )
+        for row in task.each_client()
+    ]
+    refused = [
+        ClientResult(
+            client,
+            None,
+            None,
+            None,
+            None,
+            None,
+            dict.fromkeys((*REPEATS, *compared)),
+            0,
+            f"left out: {finding.reason}",
+        )
+        for client, finding in task.refused.items()
+    ]
+    return sorted(scored + refused, key=lambda client: client.id)
+
+
+def summarize(clients: Sequence[ClientResult]) -> dict[str, Any]:
+    """The paper's MASE over the clients that have one: mean, median, worst, and how many lose to
+    persistence.
+    """
+    scores = [client.mase for client in clients if client.mase is not None]
+    return {
+        "mase_mean": mean_defined(scores),
+        "mase_median": median_defined(scores),
+        "mase_worst": max(scores, default=None),
+        "num_losing_to_persistence": sum(score > 1 + 1e-6 for score in scores),
+        "mase_by_lead": _mean_of([client.mase_by_lead for client in clients]),
+        "coverage": _mean_of([client.coverage for client in clients]),
+        "pinball_mean": mean_defined([client.pinball for client in clients]),
+    }
+
+
+def _mean_of(rows: Sequence[dict[str, float | None] | None]) -> dict[str, float | None] | None:
+    """The mean of each entry over the clients that have it."""
+    found = [row for row in rows if row is not None]
+    return {key: mean_defined([row[key] for row in found]) for key in found[0]} if found else None
+
+
+def _score(
+    task: Task, row: int, part: str, scaled: np.ndarray
+) -> tuple[float | None, np.ndarray, np.ndarray]:
+    """(MASE, actual, forecast) of one client on one part, in kWh."""
+    origins, load = task.origins[part][row], task.panel.load[row].astype(np.float64)
+    actual, forecast = (
+        load[origins + task.horizon],
+        task.scalers[row].unscale_load(point_forecasts(task, scaled)),
+    )
+    return mase(actual, forecast, load[origins]), actual, forecast
+
+
+def score_baseline(task: Task, forecasts: list[np.ndarray]) -> dict[str, float | None]:
+    """The paper's MASE of a baseline's forecasts, by client."""
+    return {
+        client: _score(task, row, "test", forecasts[row])[0]
+        for row, client in enumerate(task.panel.ids)
+    }
+
+
+def score_repeats(task: Task) -> dict[str, dict[str, float | None]]:
+    """The paper's MASE of the baselines that repeat a load, by name and client."""
+    found: dict[str, dict[str, float | None]] = {name: {} for name in REPEATS}
+    for row, client in enumerate(task.panel.ids):
+        for name, score in _score_repeats(task, row).items():
+            found[name][client] = score
+    return found
+
+
+def _score_repeats(task: Task, row: int) -> dict[str, float | None]:
+    load = task.panel.load[row].astype(np.float64)
+    load[: task.bounds[row][0]] = np.nan  # what lies before the training part does not exist
+    origins = task.origins["test"][row]
+    actual = load[origins + task.horizon]
+    scores = {}
+    for name, days in REPEATS.items():
+        repeated = repeat(load, origins, task.horizon, task.panel.steps_per_day, days)
+        known = np.isfinite(repeated)
+        scores[name] = mase(actual[known], repeated[known], load[origins][known])
+    return scores
+
+
+def _score_client(
+    task: Task, row: int, scaled: np.ndarray, others: Mapping[str, np.ndarray]
+) -> ClientResult:
+    value, actual, forecast = _score(task, row, "test", scaled)
+    begin, validation = task.bounds[row][:2]
+    load = task.panel.load[row].astype(np.float64)
+    load[:begin] = np.nan  # what lies before the training part does not exist
+    origins, steps_per_day = task.origins["test"][row], task.panel.steps_per_day
+    baselines = _score_repeats(task, row)
+    baselines |= {name: _score(task, row, "test", other)[0] for name, other in others.items()}
+    return ClientResult(
+        id=task.panel.ids[row],
+        mase=value,
+        mase_insample=mase_insample(actual, forecast, load[begin:validation], steps_per_day),
+        mae=mae(actual, forecast),
+        rmse=rmse(actual, forecast),
+        nrmse=nrmse(actual, forecast),
+        baseline_mase=baselines,
+        num_windows=int(task.num_windows[row]),
+        note="" if value is not None else _why_undefined(actual, load[origins], forecast),
+        zone=task.panel.zones[row],
+        load_mean=float(np.nanmean(load)),
+        load_sd=float(np.nanstd(load)),
+        **_score_leads(task, row, scaled),
+    )
+
+
+def name_lead(lead: int, seconds: int) -> str:
+    """A lead in intervals of so many seconds as a duration.
+
+    >>> name_lead(4, 900), name_lead(1, 900), name_lead(6, 900), name_lead(1, 90)
+    ('1h', '15min', '90min', '90s')
+    """
+    total = lead * seconds
+    if total % 60:
+        return f"{total}s"
+    return f"{total // 3600}h" if total % 3600 == 0 else f"{total // 60}min"
+
+
+def _score_leads(task: Task, row: int, scaled: np.ndarray) -> dict[str, Any]:
+    """Errors by lead, and what the intervals cover, where there are several leads or quantiles."""
+    view = task.view
+    if not isinstance(view, Aligned) or scaled.ndim == 1:
+        return {}
+    load, origins = task.panel.load[row].astype(np.float64), task.origins["test"][row]
+    forecasts = task.scalers[row].unscale_load(scaled)
+    actual = read_targets(load, origins, view.leads, int(task.bounds[row][3]))
+    by_lead = {}
+    for k, lead in enumerate(view.leads):
+        known = np.isfinite(actual[:, k])
+        score = mase(actual[known, k], forecasts[known, k, view.middle], load[origins][known])
+        by_lead[name_lead(lead, view.layout.seconds)] = score
+    found: dict[str, Any] = {"mase_by_lead": by_lead}
+    if view.quantiles:
+        found["coverage"] = {
+            str(p): coverage(actual, forecasts, view.quantiles, p) for p in (80, 90)
+        }
+        found["pinball"] = pinball_loss(actual, forecasts, view.quantiles)
+    return found
+
+
+def _why_undefined(actual: np.ndarray, persistence: np.ndarray, forecast: np.ndarray) -> str:
+    if not np.isfinite(forecast).all():
+        return "mase is undefined: a forecast is not finite"
+    if np.array_equal(actual, persistence):
+        return "mase is undefined: over the test part the load never changes within the horizon"
+    return "mase is undefined: errors are too large to add up"
+
+
+def write_history(path: Path, history: list[dict[str, Any]]) -> None:
+    """rounds.csv: one row per round."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, HISTORY_COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    write_text(path, text.getvalue())
+
+
+def write_result(path: Path, result: Result) -> None:
+    """result.json; the folder may move, so it is left out."""
+    write_json(path, {name: value for name, value in result.to_dict().items() if name != "folder"})
+
+
+def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None:
+    """forecasts.parquet: every test window's forecast beside the actual load and persistence, in
+    kWh per interval.
+
+    Columns as Nixtla's tools expect them: unique_id, ds (begin of the target's interval, UTC),
+    cutoff (begin of the origin's interval), y, plfl, persistence, and plfl-lo-90, plfl-hi-90 ...
+    where there are quantiles. Of a model with several leads, it is the one by which it is scored.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    times = task.panel.times().astype("datetime64[ms]")
+    zone = pa.timestamp("ms", tz="UTC")
+    text = pa.dictionary(pa.int32(), pa.string())
+    columns = {"unique_id": text, "ds": zone, "cutoff": zone}
+    bounds = interval_places(task.view.quantiles or ())
+    names = ("y", "plfl", "persistence", *bounds)
+    schema = pa.schema([*columns.items(), *((name, pa.float32()) for name in names)])
+    temporary = path.with_name(f".{path.name}.tmp")
+    with pq.ParquetWriter(temporary, schema) as writer:
+        for row, client in zip(task.each_client(), task.panel.ids, strict=True):
+            origins, load = task.origins["test"][row], task.panel.load[row]
+            forecast = (
+                task.scalers[row]
+                .unscale_load(point_forecasts(task, forecasts[row]))
+                .astype(np.float32)
+            )
+            arrays = [
+                pa.DictionaryArray.from_arrays(np.zeros(len(origins), np.int32), [client]),
+                pa.array(times[origins + task.horizon], zone),
+                pa.array(times[origins], zone),
+                load[origins + task.horizon],
+                forecast,
+                load[origins],
+                *(_bound(task, row, forecasts[row], place) for place in bounds.values()),
+            ]
+            writer.write_table(
+                pa.table(dict(zip(schema.names, arrays, strict=True)), schema=schema)
+            )
+    put_in_place(temporary, path)
+
+
+def describe_personal(
+    choices: Mapping[str, Any], calibration: Calibration | None, seconds: int
+) -> dict[str, Any]:
+    """What a client kept of its tuning, by band, and at which leads a repetition is published."""
+    found: dict[str, Any] = {
+        band: {
+            name: value if np.isfinite(value) else None for name, value in choice._asdict().items()
+        }
+        for band, choice in choices.items()
+    }
+    if calibration is not None:
+        repeated = calibration.leads[calibration.trust == 0]
+        found["repeated_leads"] = [name_lead(int(lead), seconds) for lead in repeated]
+    return found
+
+
+def interval_places(quantiles: Sequence[float]) -> dict[str, int]:
+    """Columns of intervals as Nixtla's tools name them, and which quantile each is.
+
+    >>> interval_places((0.05, 0.25, 0.5, 0.75, 0.95))
+    {'plfl-lo-90': 0, 'plfl-lo-50': 1, 'plfl-hi-50': 3, 'plfl-hi-90': 4}
+    """
+    found = {}
+    for place, level in enumerate(quantiles):
+        if level != 0.5:
+            found[f"plfl-{'lo' if level < 0.5 else 'hi'}-{round(100 * abs(2 * level - 1))}"] = place
+    return found
+
+
+def _bound(task: Task, row: int, forecasts: np.ndarray, place: int) -> np.ndarray:
+    """One quantile's forecasts (windows,) in kWh at the lead by which windows are scored."""
+    scaled = forecasts[:, task.view.leads.index(task.horizon), place]
+    return task.scalers[row].unscale_load(scaled).astype(np.float32)

@@ -1,0 +1,63 @@
+"""What a client keeps of its own tuning: decided on its own validation part, and earned."""
+
+import numpy as np
+import pytest
+
+from plfl.data.generated import generate
+from plfl.federate.federation import Federation
+from plfl.forecast.windows import make_task
+from plfl.runs.tuning import MARGIN, Tuner, _Judge, _moments, full_params
+from small import DEVICES, analog_config
+
+
+@pytest.fixture(scope="module")
+def federation():
+    config = analog_config(rounds=1, local_steps=2, tune_rounds=2)
+    return Federation(config, make_task(generate(2, days=30), config), None, DEVICES)
+
+
+def test_errors_are_relative_to_persistence(federation):
+    judge = _Judge(federation.task)
+    view = federation.task.view
+    said = [
+        np.broadcast_to(
+            federation.task.series[c][o, 0][:, None, None],
+            (len(o), len(view.leads), view.num_outputs),
+        )
+        for c, o in enumerate(judge.origins)
+    ]
+    np.testing.assert_allclose(judge.errors(said), 1, rtol=1e-6)
+
+
+def test_a_band_without_targets_is_as_good_as_persistence(federation):
+    judge = _Judge(federation.task)
+    judge.origins = [
+        np.array([federation.task.bounds[c][2] - 1]) for c in range(2)
+    ]  # every target is too late
+    shape = (1, len(federation.task.view.leads), federation.task.view.num_outputs)
+    assert (judge.errors([np.zeros(shape)] * 2) == 1).all()
+
+
+def test_candidates_are_judged_more_often_at_the_beginning():
+    assert sorted(_moments(25)) == [1, 3, 7, 13, 19, 25]
+    assert sorted(_moments(1)) == [1]
+
+
+@pytest.mark.e2e
+def test_a_client_keeps_the_best_candidate_and_the_shared_model_unless_that_is_beaten(federation):
+    tuner = Tuner(federation)
+    start = federation.engine.init()
+    shared = full_params(federation, start)
+    state, choices = tuner.tune(start)
+    kept = tuner.alone.engine.fetch(state).clients.personal
+    errors = _Judge(federation.task).errors(
+        tuner.alone.engine.predict_at(state, _Judge(federation.task).origins)
+    )
+    for c, by_band in enumerate(choices):
+        for k, (band, choice) in enumerate(by_band.items()):
+            assert choice.error <= choice.shared_error
+            np.testing.assert_allclose(errors[c, k], choice.error, rtol=1e-4)
+            own = [name for name in shared if name.startswith(f"{band}.")]
+            is_shared = all(np.array_equal(kept[name][c], shared[name][c]) for name in own)
+            assert is_shared == (choice.rounds == 0)
+            assert is_shared or choice.error < (1 - MARGIN) * choice.shared_error
