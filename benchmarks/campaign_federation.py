@@ -143,7 +143,8 @@ class Campaign:
             ]
             if ended or time.monotonic() > limit:
                 self.broken.append(
-                    f"{what}: {f'{ended[0]} ended by itself' if ended else f'not after {LIMIT:.0f} s'}"
+                    f"{what}: "
+                    f"{(f'{ended[0]} ended by itself' if ended else f'not after {LIMIT:.0f} s')}"
                 )
                 return False
             time.sleep(0.05)
@@ -242,7 +243,8 @@ def check(campaign: Campaign, made: provision.Provisioned, num_rounds: int) -> l
     if not all(kept):
         broken.append(f"{kept.count(False)} times a committed round was lost or changed")
     figures = [
-        f"{len(rows)} rounds, each once; committed before a kill and still there: {sum(kept)} of {len(kept)}"
+        f"{len(rows)} rounds, each once; committed before a kill and still there: {sum(kept)} "
+        f"of {len(kept)}"
     ]
     for client, path in made.clients.items():
         folder = read_client(path).folder
@@ -264,7 +266,8 @@ def check(campaign: Campaign, made: provision.Provisioned, num_rounds: int) -> l
     if not found["max_abs_diff"] <= TOLERANCE:
         broken.append(f"it differs from the plain loop by {found['max_abs_diff']:.1e}")
     figures.append(
-        f"largest difference to the plain loop: {found['max_abs_diff']:.1e} (shared and personal params)"
+        f"largest difference to the plain loop: {found['max_abs_diff']:.1e} (shared and "
+        "personal params)"
     )
     return figures
 
@@ -331,7 +334,8 @@ def main() -> None:
     for line in (*describe(campaign.kills), *figures, f"rounds were asked again {again} times"):
         print(line)
     print(
-        f"{len(campaign.kills)} kills in {time.monotonic() - begun:.0f} s; {len(campaign.broken)} laws broken"
+        f"{len(campaign.kills)} kills in {time.monotonic() - begun:.0f} s; "
+        f"{len(campaign.broken)} laws broken"
     )
     for line in campaign.broken:
         print(f"BROKEN: {line}")

@@ -1270,8 +1270,7 @@ def _try(table: object, settings: dict[str, Any], index: int) -> tuple[str, ...]
 
 
 def check(found: Diagnosis) -> None:
-    """Refuse a diagnosis that contradicts itself, shows what is no number, or has a panel with it.
-    """
+    """Refuse a diagnosis that contradicts itself, shows what is no number, or has a panel with it."""
     json.dumps(found.to_dict(), allow_nan=False)
     for finding in found.findings:
         rule = RULES[finding.code]
@@ -1329,8 +1328,7 @@ def _fingerprint(panel: Panel | None) -> str | None:
 
 
 def work(seed: int, pipe: Connection, log: str) -> None:
-    """Try the inputs that come through the pipe; a hang or a crash leaves its traceback in the log.
-    """
+    """Try the inputs that come through the pipe; a hang or a crash leaves its traceback in the log."""
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pa.set_cpu_count(1)
@@ -1443,7 +1441,8 @@ def report(outcomes: Sequence[Outcome], seconds: float, jobs: int) -> int:
     """Print the figures; the number of failures."""
     failures = [outcome for outcome in outcomes if outcome.failure]
     print(
-        f"\n{len(outcomes):,} inputs in {seconds:.0f} s with {jobs} processes ({len(outcomes) / seconds:.0f} per s)"
+        f"\n{len(outcomes):,} inputs in {seconds:.0f} s with {jobs} processes "
+        f"({len(outcomes) / seconds:.0f} per s)"
     )
     for kind, number in Counter(outcome.kind for outcome in outcomes).most_common():
         print(f"  {kind:26} {number:8,}")
@@ -1479,7 +1478,8 @@ def main() -> None:
         outcomes.append(outcome)
         if outcome.failure:
             print(
-                f"failed: --seed {options.seed} --index {outcome.index} ({outcome.kind})\n{outcome.failure}"
+                f"failed: --seed {options.seed} --index {outcome.index} ({outcome.kind})\n"
+                f"{outcome.failure}"
             )
         if len(outcomes) % 5000 == 0:
             print(f"{len(outcomes):,} inputs, {time.monotonic() - begun:.0f} s", file=sys.stderr)

@@ -70,8 +70,7 @@ def call(*args: str) -> float:
 
 
 def start_args(folder: Path, method: list[str]) -> list[str]:
-    """How a person goes on: resume what has a checkpoint; a folder without one can be used again.
-    """
+    """How a person goes on: resume what has a checkpoint; a folder without one can be used again."""
     if any(
         (folder / name / "manifest.json").exists() for name in ("state", "state.new", "state.1")
     ):
@@ -131,7 +130,8 @@ def main() -> None:
                 )
     print(f"{equal} of {options.trials} resumed runs are bit-identical to the uninterrupted one")
     print(
-        f"{kills} kills of a running process; the first of each trial came after rounds {sorted(killed_at)}"
+        f"{kills} kills of a running process; the first of each trial came after rounds "
+        f"{sorted(killed_at)}"
     )
     sys.exit(equal != options.trials)
 

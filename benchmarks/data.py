@@ -145,7 +145,8 @@ def compare(layouts: list[str], num_meters: int, num_days: int) -> None:
     baseline = json.loads(call("--measure"))["peak"]
     print(f"a process that only imports plfl takes {baseline:.0f} MiB")
     print(
-        f"{'':28} {'meters':>6} {'file MiB':>9} {'data MiB':>9} {'seconds':>8} {'peak MiB':>9} {'peak/data':>9}"
+        f"{'':28} {'meters':>6} {'file MiB':>9} {'data MiB':>9} {'seconds':>8} "
+        f"{'peak MiB':>9} {'peak/data':>9}"
     )
     for layout in layouts:
         is_csv = layout.endswith("csv")
@@ -168,8 +169,9 @@ def compare(layouts: list[str], num_meters: int, num_days: int) -> None:
         data = num * num_days * STEPS_PER_DAY * 8 * columns / MIB
         peak = found["peak"] - baseline
         print(
-            f"{LAYOUTS[layout]:28} {num:6,} {size:9,.0f} {data:9,.0f} {found['seconds']:8.1f} {peak:9,.0f} "
-            f"{peak / data:9.2f}   {found['clients']:,} clients, {' '.join(found['codes'])}, {found['fingerprint']}"
+            f"{LAYOUTS[layout]:28} {num:6,} {size:9,.0f} {data:9,.0f} {found['seconds']:8.1f} "
+            f"{peak:9,.0f} {peak / data:9.2f}   {found['clients']:,} clients, "
+            f"{' '.join(found['codes'])}, {found['fingerprint']}"
         )
 
 

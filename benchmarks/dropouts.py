@@ -130,14 +130,16 @@ def compare(panel: Panel, config: Config, share: float) -> bool:
         figures.append(score)
         rows = coordinator.history
         print(
-            f"{lost:.0%} dropouts: test MASE {score:.4f} after {len(rows)} rounds of {panel.num_clients} clients;"
+            f"{lost:.0%} dropouts: test MASE {score:.4f} after {len(rows)} rounds of "
+            f"{panel.num_clients} clients;"
         )
         repeated, slowest = (
             sum(row["attempt"] > 1 for row in rows),
             max(row["seconds"] for row in rows),
         )
         print(
-            f"    {wire.num_lost} of {wire.num_asked} requests or answers lost, {repeated} rounds asked again,"
+            f"    {wire.num_lost} of {wire.num_asked} requests or answers lost, {repeated} "
+            "rounds asked again,"
         )
         print(
             f"    slowest round {slowest:.1f} s, {time.monotonic() - begun:.0f} s in all",

@@ -714,7 +714,8 @@ def main() -> None:
     pool.shutdown(cancel_futures=True)
     num_compiled = sum(not future.cancelled() for future in compiled)
     print(
-        f"compiled {num_compiled} of {len(cases)} programs, {time.perf_counter() - begun:.0f} s since the start"
+        f"compiled {num_compiled} of {len(cases)} programs, {time.perf_counter() - begun:.0f} "
+        "s since the start"
     )
     for case, future in zip(cases, compiled, strict=True):
         row: dict[str, Any] = {"part": case.part, "clients": case.num_clients}

@@ -119,7 +119,8 @@ def main() -> None:
         seconds, num_steps = tell(f"round {at}"), options.clients * options.local_steps
         spent, processor = time.process_time() - processor, time.process_time()
         print(
-            f"    {num_steps / seconds:,.0f} client-steps/s, {1e6 * spent / num_steps:.0f} us of processor time each"
+            f"    {num_steps / seconds:,.0f} client-steps/s, "
+            f"{1000000.0 * spent / num_steps:.0f} us of processor time each"
         )
     for part in ("validation", "test"):  # the first time, with compilation
         num_windows = sum(len(row) for row in engine.predict(state, part))

@@ -73,8 +73,9 @@ def main() -> None:
     for num_clients in options.clients:
         found = measure(num_clients, settings)
         print(
-            f"{num_clients:>7,} clients: peak memory {found['peak_gib']:.2f} GiB, {found['seconds']:.0f} s in all, "
-            f"{found['microseconds_per_client_step']:.0f} us per client-step",
+            f"{num_clients:>7,} clients: peak memory {found['peak_gib']:.2f} GiB, "
+            f"{found['seconds']:.0f} s in all, {found['microseconds_per_client_step']:.0f} us "
+            "per client-step",
             flush=True,
         )
 

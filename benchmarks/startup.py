@@ -57,7 +57,8 @@ def main() -> None:
             warm.append(first_round(cache))
     page = min(help_page() for _ in range(options.repeats))
     print(
-        f"first round after {min(cold):.1f} s cold, {min(warm):.1f} s warm; plfl --help {page:.2f} s"
+        f"first round after {min(cold):.1f} s cold, {min(warm):.1f} s warm; plfl --help "
+        f"{page:.2f} s"
     )
 
 

@@ -30,10 +30,12 @@ if __name__ == "__main__":
     table = some_table()
     for group in plfl.examine(table, config).groups():
         print(
-            f"{group.first.code} {group.first.rule.title}: {group.count} in {group.num_clients} meters"
+            f"{group.first.code} {group.first.rule.title}: {group.count} in "
+            f"{group.num_clients} meters"
         )
     result = plfl.run(config, data=table)
     for client in result.clients:
         print(
-            f"{client.id}: MASE {client.mase:.3f}, repeat last week {client.baseline_mase['last_week']:.3f}"
+            f"{client.id}: MASE {client.mase:.3f}, repeat last week "
+            f"{client.baseline_mase['last_week']:.3f}"
         )

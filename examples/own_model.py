@@ -36,5 +36,6 @@ if __name__ == "__main__":
     )
     result = plfl.run(config, model=Model(init, apply))
     print(
-        f"{result.num_params:,} parameters, {result.num_shared_params:,} shared, MASE {result.mase_mean:.3f}"
+        f"{result.num_params:,} parameters, {result.num_shared_params:,} shared, MASE "
+        f"{result.mase_mean:.3f}"
     )

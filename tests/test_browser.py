@@ -108,12 +108,18 @@ def test_opened_tables_do_not_scroll_the_page_sideways(browser, pages, name, wid
 @pytest.mark.parametrize("name", ["run", "study"])
 def test_a_figure_looks_different_without_its_marks(browser, pages, name, scheme):
     show(browser, pages[name], scheme=scheme)
-    script = "return [...document.querySelectorAll('svg[role=img]')].filter(svg => svg.checkVisibility())"
+    script = (
+        "return [...document.querySelectorAll('svg[role=img]')].filter(svg => "
+        "svg.checkVisibility())"
+    )
     figures = browser.execute_script(script)
     assert len(figures) >= 6
     for svg in figures:
         drawn = svg.screenshot_as_base64
-        hide = "for (const mark of arguments[0].querySelectorAll(arguments[1])) mark.style.visibility = 'hidden'"
+        hide = (
+            "for (const mark of arguments[0].querySelectorAll(arguments[1])) "
+            "mark.style.visibility = 'hidden'"
+        )
         browser.execute_script(hide, svg, MARKS)
         assert svg.screenshot_as_base64 != drawn, svg.get_attribute("aria-label")
 

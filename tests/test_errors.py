@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.commands import app
 from plfl.deploy.programs.supervise import logged
-from plfl.errors import PlainFormatter, plain, plain_lines
+from plfl.errors import BadInput, PlainFormatter, in_python, in_shell, plain, plain_lines
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e\u2028end"
 
@@ -84,3 +84,22 @@ def test_an_error_of_the_command_line_is_harmless(tmp_path):
     assert done.returncode == 2
     assert is_harmless(done.stderr)
     assert "cannot be read" in done.stderr
+
+
+def test_an_error_says_what_and_the_way_out_apart():
+    error = BadInput("no time zone is known", "say where: ‹timezone=Europe/Rome›, or ‹--out DIR›")
+    assert error.what == "no time zone is known"
+    assert str(error) == "no time zone is known; say where: timezone='Europe/Rome', or out=DIR"
+    assert in_shell(error.in_words).endswith("--set timezone=Europe/Rome, or --out DIR")
+
+
+def test_a_setting_that_a_shell_would_take_apart_is_quoted():
+    assert in_shell("‹time_format=%d/%m %H›") == "--set 'time_format=%d/%m %H'"
+
+
+@pytest.mark.parametrize(
+    ("marked", "written"),
+    [("‹rounds=80›", "rounds=80"), ("‹cumulative=true›", "cumulative=True"), ("‹--init›", "init")],
+)
+def test_python_is_told_an_argument_it_can_pass(marked, written):
+    assert in_python(marked) == written

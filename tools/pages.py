@@ -55,7 +55,9 @@ def optimizer_rows() -> list[str]:
             if not (defaults := factory.__kwdefaults__):
                 continue
             rows.append(
-                f"| `{name}` | {', '.join(f'`{fields[key]}` {value:g}' for key, value in defaults.items())} |\n"
+                f"| `{name}` | "
+                f"{', '.join((f'`{fields[key]}` {value:g}' for key, value in defaults.items()))} "
+                "|\n"
             )
     return rows
 
@@ -66,7 +68,8 @@ def field_rows() -> list[str]:
     for name, field in Config.model_fields.items():
         default = list(field.default) if isinstance(field.default, tuple) else field.default
         rows.append(
-            f"| `{name}` | {'' if default is None else default} | {' '.join(field.description.split())} |\n"
+            f"| `{name}` | {('' if default is None else default)} | "
+            f"{' '.join(field.description.split())} |\n"
         )
     return rows
 

@@ -54,13 +54,14 @@ def head(paper: dict[str, Any]) -> str:
     """What was run."""
     study = paper["study"]
     return (
-        "# Results\n\n"
-        f"Made by `tools/results_page.py` from `plfl study paper --folds {len(paper['folds'])}`, `plfl study "
-        "client_settings` and `plfl study server_settings` on the bundled data. "
-        f"{len(paper['runs'])} runs of the paper's study, {len(study['seeds'])} seeds, and as many again in each fold, "
-        f"trained on {', '.join(paper['devices'])}. Test MASE is the error relative to "
-        "persistence one hour ahead, mean over the 12 clients of a state and over seeds; below 1 is better. On another "
-        "device the last digits differ, and single runs by about as much as between seeds.\n"
+        "# Results\n\nMade by `tools/results_page.py` from `plfl study paper --folds "
+        f"{len(paper['folds'])}`, `plfl study client_settings` and `plfl study "
+        f"server_settings` on the bundled data. {len(paper['runs'])} runs of the paper's "
+        f"study, {len(study['seeds'])} seeds, and as many again in each fold, trained on "
+        f"{', '.join(paper['devices'])}. Test MASE is the error relative to persistence one "
+        "hour ahead, mean over the 12 clients of a state and over seeds; below 1 is better. "
+        "On another device the last digits differ, and single runs by about as much as "
+        "between seeds.\n"
     )
 
 
@@ -68,13 +69,15 @@ def verdicts(paper: dict[str, Any]) -> str:
     """P2 against P1 and P3, with intervals."""
     lines = ["## PL-FL against plain FL and local training\n"]
     lines.append(
-        "The optimizer pair of each level is the one with the lowest validation MASE; differences are the"
+        "The optimizer pair of each level is the one with the lowest validation MASE; "
+        "differences are the"
     )
     lines.append(
         "rival's MASE minus PL-FL's with a 95 % bootstrap interval over clients and seeds.\n"
     )
     lines.append(
-        "| state | PL-FL | rival | its MASE | difference | 95 % interval |\n|---|---|---|---|---|---|"
+        "| state | PL-FL | rival | its MASE | difference | 95 % interval |\n"
+        "|---|---|---|---|---|---|"
     )
     study = StoredStudy(paper)
     for source in study.sources:
@@ -86,7 +89,8 @@ def verdicts(paper: dict[str, Any]) -> str:
             theirs = np.nanmean(study.scores(rival, ids))
             share = f"{found.mean:+.3f} ({100 * (found.share or 0):+.1f} %)"
             lines.append(
-                f"| {source.label} | {ours:.3f} | {rival.name} | {theirs:.3f} | {share} | {low:.3f} to {high:.3f} |"
+                f"| {source.label} | {ours:.3f} | {rival.name} | {theirs:.3f} | {share} | "
+                f"{low:.3f} to {high:.3f} |"
             )
     return "\n".join(lines) + "\n"
 
@@ -99,9 +103,12 @@ def folds(paper: dict[str, Any]) -> str:
     ]
     lines = [
         "## Over the year\n",
-        f"The single split tests on the last tenth of the year. `plfl study paper --folds {len(spans)}` cuts the year",
-        f"into {len(spans) + 1} blocks as well, and all runs are trained on one and tested on the next, trained",
-        "on the first two and tested on the third, and so on. In each fold the optimizer pair is chosen on the fold's",
+        "The single split tests on the last tenth of the year. `plfl study paper --folds "
+        f"{len(spans)}` cuts the year",
+        f"into {len(spans) + 1} blocks as well, and all runs are trained on one and tested on "
+        "the next, trained",
+        "on the first two and tested on the third, and so on. In each fold the optimizer pair "
+        "is chosen on the fold's",
         f"own validation part. ± is the standard deviation over folds.\n\n{say_folds(study)}\n",
         f"| state | level | single split | mean of folds | {' | '.join(spans)} |",
         f"|---|---|---|---|{'---|' * len(spans)}",
@@ -167,7 +174,8 @@ def directions(paper: dict[str, Any], authors: Authors) -> str:
         "Optimizer pairs (of 20) in which PL-FL has the lower MASE:\n",
     ]
     lines.append(
-        "| state | than plain FL, here | authors | than local training, here | authors |\n|---|---|---|---|---|"
+        "| state | than plain FL, here | authors | than local training, here | authors |\n"
+        "|---|---|---|---|---|"
     )
     for source in paper["sources"]:
         state = source["name"].removeprefix("bundled:")
@@ -208,7 +216,8 @@ def sweep(result: dict[str, Any], kind: str, settings: tuple[str, ...], command:
         f"`{command}`: validation MASE, mean over {over}.\n",
     ]
     lines.append(
-        f"| {kind} | {' | '.join(settings)} | validation MASE | |\n|---|{'---|' * len(settings)}---|---|"
+        f"| {kind} | {' | '.join(settings)} | validation MASE | |\n"
+        f"|---|{'---|' * len(settings)}---|---|"
     )
     for key, mean in means.items():
         values = " | ".join("" if value is None else f"{value:g}" for value in key[1:])

@@ -62,7 +62,8 @@ def main() -> None:
         np.float32
     )
     print(
-        f"largest relative error in float32: {np.abs(evaluate(p, q, x) / np.tanh(x.astype(float)) - 1).max():.1e}"
+        "largest relative error in float32: "
+        f"{np.abs(evaluate(p, q, x) / np.tanh(x.astype(float)) - 1).max():.1e}"
     )
 
 

@@ -336,7 +336,8 @@ class Config(BaseModel):
         for code in self.ignore:
             if code not in IGNORABLE:
                 raise ValueError(
-                    f"ignore = {code!r}: only {', '.join(IGNORABLE)} are judgements that can be overruled"
+                    f"ignore = {code!r}: only {', '.join(IGNORABLE)} are judgements that can "
+                    "be overruled"
                 )
         return self
 
@@ -364,7 +365,7 @@ def check_key(key: str) -> None:
         return
     near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(Config.model_fields)}"
-    raise BadInput(f"unknown config key {key!r}; {hint}")
+    raise BadInput(f"unknown config key {key!r}", hint)
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
@@ -378,7 +379,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         key, equals, text = setting.partition("=")
         if not equals:
             raise BadInput(
-                f"--set {setting!r} has no value; write --set key=value, as in --set rounds=80"
+                f"--set {setting!r} has no value", "write --set key=value, as in --set rounds=80"
             )
         check_key(key.strip())
         if key.strip() == "recipe":
@@ -393,11 +394,11 @@ def read_config(path: Path) -> Config:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(
-            f"{path} cannot be read ({error.strerror}); is {path.parent} the folder of a run?"
+            f"{path} cannot be read ({error.strerror})", f"is {path.parent} the folder of a run?"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(
-            f"{path} is not valid TOML ({error}); restore it, or start a new run"
+            f"{path} is not valid TOML ({error})", "restore it, or start a new run"
         ) from None
     try:
         return Config(**values)
@@ -416,7 +417,8 @@ def count_intervals(duration: str, interval: np.timedelta64, what: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d)", duration)
     if not match or len(match[1]) > _MAX_DIGITS:
         raise BadInput(
-            f"{what} is too long or too precise; write a duration such as 3h, or a number of intervals such as 12"
+            f"{what} is too long or too precise",
+            "write a duration such as 3h, or a number of intervals such as 12",
         )
     seconds, step = float(match[1]) * _UNITS[match[2]], interval / np.timedelta64(1, "s")
     count = round(seconds / step)

@@ -4,23 +4,80 @@ PlflError
 ├── BadInput       the user can fix it: exit status 2, one line that says what and how
 │   └── Damaged    a file was cut off or altered after it was written
 ├── RunFailed      the machine gave up (a full disk, say): exit status 1, earlier state intact
-│   └── Transient  it may heal by itself: a federation's programs wait and try again, and never end of it
-└── Interrupted    the user stopped the run: exit status 130, state saved; a federation's programs end by SIGTERM
-                   itself where that stopped them, as service managers want it
+│   └── Transient  it may heal by itself: a federation's programs wait and try again
+└── Interrupted    the user stopped the run: exit status 130, state saved; a federation's programs
+                   end by SIGTERM itself where that stopped them, as service managers want it
+
+An error says what is wrong and, apart from it, the way out. A way out names settings as ‹rounds=80›
+and options as ‹--out DIR›: the command line writes `--set rounds=80` and `--out DIR` (`in_shell`),
+Python `rounds=80` and `out=DIR` (`in_python`).
 
 Messages may hold text that came from elsewhere. A terminal obeys some characters (it can be
 cleared, renamed, or made to type), and others turn a line around: `plain` writes them out.
 """
 
 import logging
+import re
+import shlex
 import signal
 from types import TracebackType
 
+_SETTING = re.compile(r"‹(\w+)=([^›]*)›")
+_OPTION = re.compile(r"‹--([\w-]+)(?: ([^›]*))?›")
+
+
+def in_shell(text: str) -> str:
+    """A way out as somebody types it after `plfl run`.
+
+    >>> in_shell("give ‹time_format=%d/%m/%Y %H:%M›, or ‹--out DIR›")
+    "give --set 'time_format=%d/%m/%Y %H:%M', or --out DIR"
+    """
+    text = _OPTION.sub(lambda found: found[0].strip("‹›"), text)
+    return _SETTING.sub(lambda found: f"--set {_quote(found[0].strip('‹›'))}", text)
+
+
+def in_python(text: str) -> str:
+    """A way out as an argument of a function.
+
+    >>> in_python("give ‹timezone=Europe/Rome›, ‹rounds=80› or ‹--out DIR›")
+    "give timezone='Europe/Rome', rounds=80 or out=DIR"
+    """
+    text = _OPTION.sub(_argument, text)
+    return _SETTING.sub(lambda found: f"{found[1]}={_literal(found[2])}", text)
+
+
+def _argument(found: re.Match[str]) -> str:
+    name = found[1].replace("-", "_")
+    return f"{name}={found[2]}" if found[2] else name
+
+
+def _quote(text: str) -> str:
+    return shlex.quote(text) if re.search(r"[\s\"'$*?]", text) else text
+
+
+def _literal(text: str) -> str:
+    if re.fullmatch(r"-?[\d.e-]+|\[.*|\.\.\.", text):
+        return text
+    return {"true": "True", "false": "False"}.get(text) or repr(text)
+
 
 class PlflError(Exception):
-    """Anything plfl raises on purpose."""
+    """Anything plfl raises on purpose: what is wrong, and the way out."""
 
     exit_status = 1
+
+    def __init__(self, what: str = "", fix: str = "") -> None:
+        super().__init__(what, fix)
+        self.what = what
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return in_python(self.in_words)
+
+    @property
+    def in_words(self) -> str:
+        """What and fix in a line, with settings still marked."""
+        return f"{self.what}; {self.fix}" if self.fix else self.what
 
 
 class BadInput(PlflError, ValueError):
@@ -48,8 +105,8 @@ class Interrupted(PlflError):
 
     exit_status = 130
 
-    def __init__(self, message: str = "", number: int = signal.SIGINT) -> None:
-        super().__init__(message)
+    def __init__(self, what: str = "", fix: str = "", *, number: int = signal.SIGINT) -> None:
+        super().__init__(what, fix)
         self.number = number
         """The signal that did it."""
 

@@ -52,5 +52,5 @@ DEFAULT_RECIPE = "forecast"
 def make_recipe(name: str, values: Mapping[str, Any]) -> Config:
     """The config of a recipe with some values changed."""
     if name not in RECIPES:
-        raise BadInput(f"unknown recipe {name!r}; known recipes: {', '.join(RECIPES)}")
+        raise BadInput(f"unknown recipe {name!r}", f"known recipes: {', '.join(RECIPES)}")
     return RECIPES[name](**values)

@@ -415,7 +415,10 @@ def test_the_command_line_is_frozen():
 
 def test_report_rebuilds_the_page_without_training(finished, tmp_path):
     (finished / "report.html").unlink()
-    code = "import sys; from plfl.cli.app import app; app(['report', sys.argv[1]], standalone_mode=False);"
+    code = (
+        "import sys; from plfl.cli.app import app; app(['report', sys.argv[1]], "
+        "standalone_mode=False);"
+    )
     code += "assert 'jax' not in sys.modules"
     done = subprocess.run(
         [sys.executable, "-c", code, str(finished)], capture_output=True, text=True

@@ -268,7 +268,7 @@ def test_readings_in_another_unit_are_refused_until_the_unit_is_said(run, tmp_pa
     path = write_readings(tmp_path / "readings.csv", y=load)
     with pytest.raises(
         BadInput,
-        match=r"kWh per interval, those in training .* is the unit right\? Say it: --set unit=Wh",
+        match=r"kWh per interval, those in training .* is the unit right\? Say it: unit='Wh'",
     ):
         forecast_client(run, "b001", str(path))
     said = forecast_client(run, "b001", str(path), settings={"unit": "Wh"})
@@ -292,7 +292,7 @@ def test_readings_of_another_interval_are_refused_and_finer_ones_can_be_added_up
     fine.to_csv(path, index=False)
     with pytest.raises(
         BadInput,
-        match=r"an interval of 5min, the model of 'b001' one of 15min; add it up: --set interv",
+        match=r"an interval of 5min, the model of 'b001' one of 15min; add it up: interval=",
     ):
         forecast_client(run, "b001", str(path))
     assert (
@@ -374,17 +374,17 @@ def test_forecasting_imports_no_jax_and_from_arrays_no_pyarrow(run, meter):
         assert done.returncode == 0, done.stderr
 
     check(
-        "import sys; from plfl.cli.app import app;"
-        f"args = ['forecast', {str(run)!r}, '--client', 'b001', '--data', {str(meter)!r}, '--json'];"
-        "app(args, standalone_mode=False);"
-        "assert 'jax' not in sys.modules"
+        f"import sys; from plfl.cli.app import app;args = ['forecast', {str(run)!r}, "
+        f"'--client', 'b001', '--data', {str(meter)!r}, '--json'];app(args, "
+        "standalone_mode=False);assert 'jax' not in sys.modules"
     )
     check(
-        "import sys, numpy as np; from pathlib import Path; from plfl.forecast.client_model import ClientModel;"
-        f"model = ClientModel.load(Path({str(run / 'models' / 'b001.safetensors')!r}));"
-        "found = model.forecast(np.arange(500.0) % 9, None, np.datetime64('2020-01-01T00:00'));"
-        "assert len(found.qualities) == 96 and found.warnings;"
-        "assert not {'jax', 'pyarrow', 'rich', 'holidays'} & set(sys.modules)"
+        "import sys, numpy as np; from pathlib import Path; from plfl.forecast.client_model "
+        "import ClientModel;model = "
+        f"ClientModel.load(Path({str(run / 'models' / 'b001.safetensors')!r}));found = "
+        "model.forecast(np.arange(500.0) % 9, None, np.datetime64('2020-01-01T00:00'));assert "
+        "len(found.qualities) == 96 and found.warnings;assert not {'jax', 'pyarrow', 'rich', "
+        "'holidays'} & set(sys.modules)"
     )
 
 

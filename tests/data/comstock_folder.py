@@ -16,8 +16,9 @@ LOAD = {
     NEW: "out.electricity.total.energy_consumption..kwh",
 }
 WEATHER_HEADER = (
-    "date_time,Dry Bulb Temperature [°C],Relative Humidity [%],Wind Speed [m/s],Wind Direction [Deg],"
-    "Global Horizontal Radiation [W/m2],Direct Normal Radiation [W/m2],Diffuse Horizontal Radiation [W/m2]"
+    "date_time,Dry Bulb Temperature [°C],Relative Humidity [%],Wind Speed [m/s],Wind "
+    "Direction [Deg],Global Horizontal Radiation [W/m2],Direct Normal Radiation "
+    "[W/m2],Diffuse Horizontal Radiation [W/m2]"
 )
 
 

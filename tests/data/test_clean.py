@@ -279,9 +279,8 @@ def test_a_change_of_unit_is_found_at_its_reading_and_undone_a_week_later(
     seen = 23 * per_day
     finding = diagnosis.findings[0]
     assert (finding.code, finding.count, finding.rule.level) == ("PLF205", 1, "repaired")
-    assert (
-        finding.detail
-        == f"all values x {factor:.4g} at {stamp(at, minutes)}; undone from {stamp(seen, minutes)} on"
+    assert finding.detail == (
+        f"all values x {factor:.4g} at {stamp(at, minutes)}; undone from {stamp(seen, minutes)} on"
     )
     assert finding.to_dict()["place"] == place(path, at, time=stamp(at, minutes))
     assert {f.code for f in diagnosis.findings[1:]} <= {

@@ -46,8 +46,8 @@ def test_a_copy_is_noted_in_one_line_with_the_way_out(tmp_path):
     frame.loc[1344:, "y"] = frame.y[:1344].to_numpy()
     diagnosis = diagnose(write(tmp_path, frame))
     assert [str(finding) for finding in diagnosis.findings] == [
-        "PLF212 copy of another meter: client b002: its 1,344 readings are those of client 'b001'; leave one of them "
-        "out, or test on neither"
+        "PLF212 copy of another meter: client b002: its 1,344 readings are those of client "
+        "'b001'; leave one of them out, or test on neither"
     ]
     assert diagnosis.is_usable
 

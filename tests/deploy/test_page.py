@@ -451,7 +451,10 @@ def wait_for(is_true, seconds=120):
 
 def text_of(browser, selector):
     """What can be seen of an element."""
-    script = "const found = document.querySelector(arguments[0]); return found?.checkVisibility() ? found.innerText : ''"
+    script = (
+        "const found = document.querySelector(arguments[0]); return found?.checkVisibility() ? "
+        "found.innerText : ''"
+    )
     return browser.execute_script(script, selector)
 
 

@@ -14,7 +14,10 @@ from plfl.deploy.programs import supervise
 from plfl.deploy.programs.supervise import Child, Supervisor, logged
 from plfl.errors import BadInput, RunFailed
 
-SETUP = "import logging, sys, time; from plfl.deploy.programs.supervise import run_as_child; from plfl.errors import *; "
+SETUP = (
+    "import logging, sys, time; from plfl.deploy.programs.supervise import run_as_child; from "
+    "plfl.errors import *; "
+)
 
 
 def child(code, name="worker", **more):
@@ -81,7 +84,8 @@ def test_a_child_that_is_hindered_is_started_again_with_its_own_reason(
 def test_stopping_ends_a_child_that_does_not_listen(monkeypatch):
     monkeypatch.setattr(supervise, "_GRACE", 0.5)
     deaf = child(
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', "
+        "flush=True); time.sleep(60)"
     )
     stop = threading.Event()
     runner = threading.Thread(target=Supervisor([deaf]).run, args=(stop.is_set,))
@@ -100,7 +104,10 @@ def test_a_child_ends_when_its_parent_was_killed(tmp_path):
     inner += (
         "from plfl.deploy.flower.process import end_with_parent; end_with_parent(); time.sleep(60)"
     )
-    start = f"import os, subprocess, sys; os.environ['PLFL_PARENT'] = str(os.getpid()); code = {inner!r}; "
+    start = (
+        "import os, subprocess, sys; os.environ['PLFL_PARENT'] = str(os.getpid()); code = "
+        f"{inner!r}; "
+    )
     outer = child(start + "subprocess.run([sys.executable, '-c', code])")
     outer.start()
     until = time.monotonic() + 20

@@ -319,7 +319,8 @@ def test_slurm_s_processes_find_each_other_and_one_prints(tmp_path):
         ("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0", World()),  # the batch script itself
         ("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0", World()),
         (
-            "PLFL_ALONE=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1",
+            "PLFL_ALONE=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 "
+            "OMPI_COMM_WORLD_LOCAL_RANK=1",
             World(),
         ),
     ],

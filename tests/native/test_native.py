@@ -252,7 +252,10 @@ def run_with(folder: Path, compiler: str | None, **environment: str) -> str:
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="instruction sets of x86")
 @pytest.mark.parametrize("target", ["x86-64", "x86-64-v3"])
 def test_the_kernels_are_right_with_narrower_vectors(tmp_path, target):
-    as_asked = f'PATH={os.environ["PATH"]}; exec {COMPILER} $(echo "$@" | sed s/-march=native/-march={target}/)'
+    as_asked = (
+        f'PATH={os.environ["PATH"]}; exec {COMPILER} $(echo "$@" | sed '
+        f"s/-march=native/-march={target}/)"
+    )
     assert "available True" in run_with(tmp_path, as_asked)
 
 

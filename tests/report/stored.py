@@ -282,7 +282,8 @@ def write_run(folder, clients, *, num_days=8, **changes):
         'recipe = "paper"\ndata = ["generated:2"]\nhorizon = "1h"\nmax_norm_ratio = 10.0\n'
     )
     (folder / "rounds.csv").write_text(
-        "round,loss,validation_mase,num_asked,num_accepted,seconds\n1,0.5341,,2,2,0.1\n2,,,2,0,0.1\n3,0.2059,1.1675,2,2,0.1\n"
+        "round,loss,validation_mase,num_asked,num_accepted,seconds\n1,0.5341,,2,2,0.1\n"
+        "2,,,2,0,0.1\n3,0.2059,1.1675,2,2,0.1\n"
     )
     ds = np.datetime64("2018-04-23T06:00", "ms") + QUARTER * np.arange(int(96 * num_days))
     y = 3 + np.sin(np.arange(len(ds)) * 2 * np.pi / 96)

@@ -84,18 +84,18 @@ def test_the_verdict_says_against_whom_it_wins_and_loses(tmp_path):
 def test_a_run_beside_repetitions_alone_says_what_it_was_not_compared_with(tmp_path):
     words = Outline(make_page(tmp_path, two_clients())).words
     assert (
-        "not compared with LightGBM, local training, plain FL and fine-tuned FL; --baselines all does that."
-        in words
-    )
+        "not compared with LightGBM, local training, plain FL and fine-tuned FL; --baselines "
+        "all does that."
+    ) in words
 
 
 def test_leads_where_it_loses_are_named(tmp_path):
     losing = [with_leads(client(name, 0.7), by_lead=(1.1, 0.7, 1.0)) for name in "ab"]
     words = Outline(make_page(tmp_path, losing)).words
     assert (
-        "On average it does not beat persistence at 15min and 24h. It loses most often at 15min: for 2 of 2 clients."
-        in words
-    )
+        "On average it does not beat persistence at 15min and 24h. It loses most often at "
+        "15min: for 2 of 2 clients."
+    ) in words
 
 
 def test_a_run_that_wins_at_every_lead_says_so(tmp_path):

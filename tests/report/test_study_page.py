@@ -284,9 +284,9 @@ def test_a_study_in_folds_shows_them_beside_the_single_split(tmp_path, page):
     assert "Does it hold at other times?" in words
     assert "Does it hold at other times?" not in Outline(page).words
     assert (
-        "Of 12 tests (4 folds, 3 sources), PL-FL beats plain FL in 12; it beats local training in 12."
-        in words
-    )
+        "Of 12 tests (4 folds, 3 sources), PL-FL beats plain FL in 12; it beats local "
+        "training in 12."
+    ) in words
     assert {"single split", "fold 1", "fold 4", "mean of folds", "2018-03-15", "2018-11-26"} <= set(
         cells
     )
@@ -325,9 +325,9 @@ def test_folds_that_go_the_other_way_are_counted(tmp_path):
             client["mase"] += 0.8 * (run["point"]["personal"] == "mlp")
     words = Outline(write_page(tmp_path, result)).words
     assert (
-        "Of 3 tests (3 folds, 1 source), PL-FL beats plain FL in 2 (loses in 1); it beats local training in 2"
-        in words
-    )
+        "Of 3 tests (3 folds, 1 source), PL-FL beats plain FL in 2 (loses in 1); it beats "
+        "local training in 2"
+    ) in words
 
 
 def test_in_each_fold_the_pair_is_chosen_on_its_own_validation_part(tmp_path):
@@ -350,9 +350,9 @@ def test_folds_of_another_grid_follow_the_winner(tmp_path):
     page = write_page(tmp_path, result)
     words, cells = Outline(page).words, Outline(page).cells
     assert (
-        "In 1 of 2 tests (2 folds, 1 source), what is chosen on validation data is what the single split chooses."
-        in words
-    )
+        "In 1 of 2 tests (2 folds, 1 source), what is chosen on validation data is what the "
+        "single split chooses."
+    ) in words
     assert cells[cells.index("fold 2") :][5] == "prox"
 
 

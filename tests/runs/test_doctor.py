@@ -189,8 +189,9 @@ def test_a_finding_reads_as_one_sentence_with_place_and_fix(tmp_path):
     path = write(tmp_path, put(clean(), 700, y=-2.5).astype({"y": float}))
     [finding] = diagnose(path).findings
     assert str(finding) == (
-        "PLF203 negative values: meters.csv, line 702, column 'y', client b001, 2018-01-08T13:00:00Z: 1 reading, the "
-        "lowest -2.5 kWh; correct the readings, or, if the meter does export: --set allow_export=true"
+        "PLF203 negative values: meters.csv, line 702, column 'y', client b001, "
+        "2018-01-08T13:00:00Z: 1 reading, the lowest -2.5 kWh; correct the readings, or, if "
+        "the meter does export: --set allow_export=true"
     )
 
 

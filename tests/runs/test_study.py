@@ -233,8 +233,8 @@ def test_a_study_never_overwrites(finished):
 @pytest.mark.e2e
 def test_the_command_prints_who_wins_and_where_the_report_is(tmp_path):
     (tmp_path / "mine.toml").write_text(
-        'data = ["generated:2?days=10"]\n[settings]\nrounds = 1\nlocal_steps = 2\nhidden = 4\nmlp = [6]\n'
-        '[grid]\npersonal = ["mlp"]\nserver = ["fed_avg", "fed_yogi"]\n'
+        'data = ["generated:2?days=10"]\n[settings]\nrounds = 1\nlocal_steps = 2\nhidden = 4\n'
+        'mlp = [6]\n[grid]\npersonal = ["mlp"]\nserver = ["fed_avg", "fed_yogi"]\n'
     )
     call = [sys.executable, "-m", "plfl", "study"]
     done = subprocess.run(

@@ -59,8 +59,14 @@ def write_state(root: Path, state: str, tasks: list[Future[Simulated]]) -> None:
 def line(result: Simulated, count: int) -> str:
     """What a person wants to see while waiting."""
     b = result.building
-    what = f"{b.state} {count:2}/{NUM_BUILDINGS} {b.bldg_id} {b.model.building_type:<22} {b.heating_fuel:<11}"
-    return f"{what} {result.floor_m2:8.0f} m2 {4 * result.kwh.mean():8.2f} kW mean  {result.seconds:5.0f} s\n"
+    what = (
+        f"{b.state} {count:2}/{NUM_BUILDINGS} {b.bldg_id} {b.model.building_type:<22} "
+        f"{b.heating_fuel:<11}"
+    )
+    return (
+        f"{what} {result.floor_m2:8.0f} m2 {4 * result.kwh.mean():8.2f} kW mean  "
+        f"{result.seconds:5.0f} s\n"
+    )
 
 
 if __name__ == "__main__":

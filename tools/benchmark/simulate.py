@@ -104,11 +104,10 @@ def read_results(building: Building, folder: Path, num_warnings: int, seconds: f
     """The year's energy and the areas of the model's own summary tables."""
     database = sqlite3.connect(folder / "eplusout.sql")
     rows = database.execute(
-        "select d.Value from ReportData d join Time t using (TimeIndex)"
-        " join ReportDataDictionary k using (ReportDataDictionaryIndex)"
-        " join EnvironmentPeriods e using (EnvironmentPeriodIndex)"
-        " where k.Name = 'Electricity:Facility' and e.EnvironmentType = 3 and coalesce(t.WarmupFlag, 0) = 0"
-        " order by t.TimeIndex"
+        "select d.Value from ReportData d join Time t using (TimeIndex) join "
+        "ReportDataDictionary k using (ReportDataDictionaryIndex) join EnvironmentPeriods e "
+        "using (EnvironmentPeriodIndex) where k.Name = 'Electricity:Facility' and "
+        "e.EnvironmentType = 3 and coalesce(t.WarmupFlag, 0) = 0 order by t.TimeIndex"
     ).fetchall()
     kwh = np.array(rows, dtype=float)[:, 0] / JOULES_PER_KWH
     if len(kwh) != NUM_STEPS:
@@ -117,7 +116,10 @@ def read_results(building: Building, folder: Path, num_warnings: int, seconds: f
         )
 
     def entry(table: str, row: str, column: str) -> float:
-        query = "select Value from TabularDataWithStrings where TableName=? and RowName=? and ColumnName=?"
+        query = (
+            "select Value from TabularDataWithStrings where TableName=? and RowName=? and "
+            "ColumnName=?"
+        )
         return float(database.execute(query, (table, row, column)).fetchone()[0])
 
     floor = entry("Building Area", "Total Building Area", "Area")

@@ -105,8 +105,9 @@ def largest_level_change(kwh: np.ndarray, days: int = 14) -> float:
 def state_table(clients: dict[str, list[Client]]) -> list[str]:
     """The comparison with ComStock."""
     lines = [
-        "| | clients | repeat yesterday, 15 min | repeat last week, 15 min | repeat yesterday, hourly |"
-        " repeat last week, hourly | ridge, 15 min | ridge below 1 | largest / smallest mean load |",
+        "| | clients | repeat yesterday, 15 min | repeat last week, 15 min | repeat "
+        "yesterday, hourly | repeat last week, hourly | ridge, 15 min | ridge below 1 | "
+        "largest / smallest mean load |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for state, group in clients.items():
@@ -124,7 +125,8 @@ def state_table(clients: dict[str, list[Client]]) -> list[str]:
             + f" | {max(loads) / min(loads):.0f} |"
         )
     lines.append(
-        "| ComStock, Illinois | 100 | | | 2.58 | 2.20 | | | 510 (22 IL, 55 NY, 264 CA in the paper's 12) |"
+        "| ComStock, Illinois | 100 | | | 2.58 | 2.20 | | | 510 (22 IL, 55 NY, 264 CA in the "
+        "paper's 12) |"
     )
     return lines
 
@@ -140,11 +142,12 @@ def client_table(clients: dict[str, list[Client]]) -> list[str]:
         for c in group:
             row = c.row
             lines.append(
-                f"| {row['bldg_id']} | {row['in.comstock_building_type']} | {row['in.county_name']} |"
-                f" {row['in.sqft'] / 10.7639104:.0f} | {row['in.vintage']} | {row['in.heating_fuel']} |"
-                f" {c.mean_kw:.2f} |"
-                f" {c.peak_hour}:00 | {naive_score(c.kwh, DAY):.2f} | {naive_score(c.kwh, WEEK):.2f} |"
-                f" {ridge_score(c):.2f} | {longest_flat_hours(c.kwh):g} | {largest_level_change(c.kwh):.2f} |"
+                f"| {row['bldg_id']} | {row['in.comstock_building_type']} | "
+                f"{row['in.county_name']} | {row['in.sqft'] / 10.7639104:.0f} | "
+                f"{row['in.vintage']} | {row['in.heating_fuel']} | {c.mean_kw:.2f} | "
+                f"{c.peak_hour}:00 | {naive_score(c.kwh, DAY):.2f} | "
+                f"{naive_score(c.kwh, WEEK):.2f} | {ridge_score(c):.2f} | "
+                f"{longest_flat_hours(c.kwh):g} | {largest_level_change(c.kwh):.2f} |"
             )
     return lines
 

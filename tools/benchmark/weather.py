@@ -14,8 +14,9 @@ from idf import Object
 
 WHEEL = Path(pyenergyplus.__file__).parent / "data"
 HEADER = (
-    "date_time,Dry Bulb Temperature [°C],Relative Humidity [%],Wind Speed [m/s],Wind Direction [Deg],"
-    "Global Horizontal Radiation [W/m2],Direct Normal Radiation [W/m2],Diffuse Horizontal Radiation [W/m2]"
+    "date_time,Dry Bulb Temperature [°C],Relative Humidity [%],Wind Speed [m/s],Wind "
+    "Direction [Deg],Global Horizontal Radiation [W/m2],Direct Normal Radiation "
+    "[W/m2],Diffuse Horizontal Radiation [W/m2]"
 )
 EPW_COLUMNS = (6, 8, 21, 20, 13, 14, 15)
 """Positions in an EPW row of the columns of HEADER, after the date."""

@@ -52,7 +52,7 @@ def requirements(peer: str) -> list[str]:
         stated = requires("plfl") or []
     except PackageNotFoundError as error:
         raise RunFailed(
-            "plfl is not installed, so that its extra bench is unknown; run pip install ."
+            "plfl is not installed, so that its extra bench is unknown", "run pip install ."
         ) from error
     names = [
         text.partition(";")[0].strip()

@@ -57,11 +57,11 @@ class Options:
     def __post_init__(self) -> None:
         for name in self.peers:
             if name not in PEERS:
-                raise BadInput(f"unknown peer {name!r}; known peers: {', '.join(PEERS)}")
+                raise BadInput(f"unknown peer {name!r}", f"known peers: {', '.join(PEERS)}")
         if self.sweep is not None and self.sweep not in SWEEPS:
-            raise BadInput(f"unknown sweep {self.sweep!r}; known sweeps: {', '.join(SWEEPS)}")
+            raise BadInput(f"unknown sweep {self.sweep!r}", f"known sweeps: {', '.join(SWEEPS)}")
         if self.device not in ("auto", "cpu", "gpu"):
-            raise BadInput(f"unknown device {self.device!r}; write --device auto, cpu or gpu")
+            raise BadInput(f"unknown device {self.device!r}", "write --device auto, cpu or gpu")
         if any(num < 1 for num in self.clients):
             raise BadInput("--clients counts from 1, as in --clients 12,120")
 
@@ -81,7 +81,7 @@ def make_options(*, clients: str | None = None, peers: str | None = None, **valu
     if clients is not None:
         words = [word.strip().replace("_", "") for word in clients.split(",")]
         if not all(word.isdecimal() for word in words):
-            raise BadInput(f"--clients {clients!r} is no list of numbers; write --clients 12,120")
+            raise BadInput(f"--clients {clients!r} is no list of numbers", "write --clients 12,120")
         given["clients"] = tuple(int(word) for word in words)
     if peers is not None:
         given["peers"] = tuple(word.strip() for word in peers.split(",") if word.strip())
@@ -89,8 +89,7 @@ def make_options(*, clients: str | None = None, peers: str | None = None, **valu
 
 
 def days_for(num_clients: int) -> int:
-    """Days of data per client: a year, or less where very many clients would not fit into memory.
-    """
+    """Days of data per client: a year, or less where very many clients would not fit into memory."""
     return max(_MIN_DAYS, min(YEAR, _MAX_CLIENT_DAYS // num_clients))
 
 

@@ -69,11 +69,12 @@ def say_work(result: dict[str, Any]) -> str:
     first = result["points"][0]
     best = max(first["matrix_flop_per_second"].values())
     return (
-        f"A client-step is one minibatch step of one client on {first['num_params']:,} parameters: "
-        f"{first['flop_per_client_step'] / 1e6:.2f} MFLOP in products of matrices. This machine's products reach "
-        f"{best / 1e9:,.0f} GFLOP/s, or {first['limit_client_steps_per_second']:,.0f} client-steps/s; ours reaches "
-        f"{first['roofline_fraction']:.0%} of that. Rounds of {first['local_steps']} steps; the best round counts, "
-        "without warm-up."
+        f"A client-step is one minibatch step of one client on {first['num_params']:,} "
+        f"parameters: {first['flop_per_client_step'] / 1000000.0:.2f} MFLOP in products of "
+        f"matrices. This machine's products reach {best / 1000000000.0:,.0f} GFLOP/s, or "
+        f"{first['limit_client_steps_per_second']:,.0f} client-steps/s; ours reaches "
+        f"{first['roofline_fraction']:.0%} of that. Rounds of {first['local_steps']} steps; "
+        "the best round counts, without warm-up."
     )
 
 
@@ -82,7 +83,10 @@ def say_load(result: dict[str, Any]) -> str:
     load, cores = result["machine"]["load_before"], result["machine"]["cores"]
     if load < _BUSY:
         return ""
-    return f"Other programs were at work (load {load:.1f} on {cores} cores): measure again when the machine is quiet."
+    return (
+        f"Other programs were at work (load {load:.1f} on {cores} cores): measure again when the "
+        "machine is quiet."
+    )
 
 
 def say_rate(one: dict[str, Any]) -> str:
@@ -155,21 +159,30 @@ def _sweep(result: dict[str, Any]) -> str:
         for point in points
     ]
     notes = "".join(dict.fromkeys(_note(point) for point in points))
-    return f"<section><h2>client-steps/s against {kind}</h2>{chart}{table(_SWEEP_HEAD, rows)}{notes}</section>"
+    return (
+        "<section><h2>client-steps/s against "
+        f"{kind}</h2>{chart}{table(_SWEEP_HEAD, rows)}{notes}</section>"
+    )
 
 
 def say_place(point: dict[str, Any]) -> str:
     """How many clients, and on what."""
     cores = f"{point['cores']} core{'s' if point['cores'] > 1 else ''}"
     num = point["clients"]
-    return f"{num:,} client{'s' if num > 1 else ''} on {cores if point['platform'] == 'cpu' else point['device_kind']}"
+    return (
+        f"{num:,} client{('s' if num > 1 else '')} on "
+        f"{(cores if point['platform'] == 'cpu' else point['device_kind'])}"
+    )
 
 
 def say_days(point: dict[str, Any]) -> str:
     """What differs from a whole year of data."""
     if point["days"] >= YEAR:
         return ""
-    return f"With {point['clients']:,} clients each has {point['days']} days of data, so that all fit into memory."
+    return (
+        f"With {point['clients']:,} clients each has {point['days']} days of data, so that all "
+        "fit into memory."
+    )
 
 
 def _note(point: dict[str, Any]) -> str:

@@ -45,7 +45,8 @@ class Bench:
         self.cores = options.cores or len(self.all_cores)
         if self.cores > len(self.all_cores):
             raise BadInput(
-                f"--cores {self.cores}, but this process may use {len(self.all_cores)}; ask for fewer"
+                f"--cores {self.cores}, but this process may use {len(self.all_cores)}",
+                "ask for fewer",
             )
         systems = [
             name

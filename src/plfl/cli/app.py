@@ -41,7 +41,7 @@ from plfl.cli.terminal import (
 )
 from plfl.config import Config, parse_settings
 from plfl.deploy.programs.commands import app as federation_app
-from plfl.errors import BadInput, Interrupted, PlainFormatter, PlflError, plain_lines
+from plfl.errors import BadInput, Interrupted, PlainFormatter, PlflError, in_shell, plain_lines
 from plfl.federate.processes import group as processes
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
 
@@ -76,8 +76,9 @@ def options(
     """Personalized federated learning for electric load forecasting."""
     if processes.WORLD.size > 1 and context.invoked_subcommand not in (None, "run"):
         raise BadInput(
-            f"plfl {context.invoked_subcommand} works in one process, and {processes.WORLD.launcher} started "
-            f"{processes.WORLD.size}; leave {processes.WORLD.launcher} out, it is for plfl run alone"
+            f"plfl {context.invoked_subcommand} works in one process, and "
+            f"{processes.WORLD.launcher} started {processes.WORLD.size}",
+            f"leave {processes.WORLD.launcher} out, it is for plfl run alone",
         )
 
 
@@ -115,7 +116,10 @@ def run(
     baselines: Annotated[
         str,
         typer.Option(
-            help="`none`, `simple`, or `all`: also train what this run is compared with; takes a while."
+            help=(
+                "`none`, `simple`, or `all`: also train what this run is compared with; takes a "
+                "while."
+            )
         ),
     ] = "simple",
     strict: Annotated[
@@ -135,12 +139,13 @@ def run(
     values = parse_settings(settings or [])
     if data:
         if "data" in values:
-            raise BadInput("--data and --set data=... contradict each other; leave one out")
+            raise BadInput("--data and --set data=... contradict each other", "leave one out")
         values["data"] = data
     if seed is not None:
         if values.get("seed", seed) != seed:
             raise BadInput(
-                f"--seed {seed} and --set seed={values['seed']} contradict each other; leave one out"
+                f"--seed {seed} and --set seed={values['seed']} contradict each other",
+                "leave one out",
             )
         values["seed"] = seed
     with status("loading JAX ..."):
@@ -192,7 +197,10 @@ def forecast(
         Path,
         typer.Argument(
             metavar="DIR",
-            help="The folder of a finished run or of a federation's client, or a client's model (a file).",
+            help=(
+                "The folder of a finished run or of a federation's client, or a client's model (a "
+                "file)."
+            ),
         ),
     ],
     client: Annotated[
@@ -210,7 +218,10 @@ def forecast(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="When it is issued: ISO 8601, local time if it has no offset; after the last reading if left out.",
+            help=(
+                "When it is issued: ISO 8601, local time if it has no offset; after the last "
+                "reading if left out."
+            ),
         ),
     ] = None,
     settings: Annotated[
@@ -240,8 +251,9 @@ def forecast(
     values, own = parse_settings(settings or []), find_client(place)
     if own is not None and not (own.folder / FOLDER).is_dir():
         raise BadInput(
-            f"{own.folder} has no model of {own.id!r}: its federation has not ended yet, or trains a recipe that "
-            "leaves none; forecast does"
+            f"{own.folder} has no model of {own.id!r}: its federation has not ended yet, or "
+            "trains a recipe that leaves none",
+            "forecast does",
         )
     if own is not None and data is None:
         found = forecast_client(
@@ -268,13 +280,13 @@ def _choose_format(form: str | None, out: Path | None, *, is_json: bool) -> str:
     if form is not None and form not in known:
         raise BadInput(f"--format is table, csv or json, not {form!r}")
     if is_json and form not in (None, "json"):
-        raise BadInput(f"--json and --format {form} contradict each other; leave one out")
+        raise BadInput(f"--json and --format {form} contradict each other", "leave one out")
     if is_json:
         return "json"
     if out is None:
         return form or "table"
     if form == "table":
-        raise BadInput("--out writes csv or json; leave out --format table")
+        raise BadInput("--out writes csv or json", "leave out --format table")
     return form or ("json" if out.suffix == ".json" else "csv")
 
 
@@ -284,7 +296,7 @@ def _write_out(path: Path, text: str) -> None:
     try:
         write_text(path, text)
     except OSError as error:
-        raise BadInput(f"cannot write {path} ({error.strerror}); choose another --out") from None
+        raise BadInput(f"cannot write {path} ({error.strerror})", "choose another --out") from None
 
 
 @app.command(
@@ -341,8 +353,10 @@ def adapt(
 
 
 @app.command(
-    epilog="Examples: `plfl study paper --quick` · `plfl study paper --folds 4` · `plfl study mine.toml` · "
-    "`plfl study --resume runs/NAME`"
+    epilog=(
+        "Examples: `plfl study paper --quick` · `plfl study paper --folds 4` · `plfl study "
+        "mine.toml` · `plfl study --resume runs/NAME`"
+    )
 )
 def study(
     name: Annotated[
@@ -392,7 +406,7 @@ def study(
         from plfl.runs.study import run as study
     if resume is not None:
         if name or data or settings or seeds or folds is not None or is_quick or out:
-            raise BadInput("--resume goes on with the study as it is; leave out everything else")
+            raise BadInput("--resume goes on with the study as it is", "leave out everything else")
         with StudyBar() as bar:
             folder = study.resume_study(resume, observer=bar.show)
     else:
@@ -409,8 +423,10 @@ def study(
 
 
 @app.command(
-    epilog="Examples: `plfl check meters.csv --set timezone=America/Chicago` · `plfl check bundled:CA --json` · "
-    "`plfl check --explain PLF101`"
+    epilog=(
+        "Examples: `plfl check meters.csv --set timezone=America/Chicago` · `plfl check "
+        "bundled:CA --json` · `plfl check --explain PLF101`"
+    )
 )
 def check(
     sources: Annotated[
@@ -439,7 +455,7 @@ def check(
         return
     if not sources:
         raise BadInput(
-            "nothing to check; write plfl check meters.csv, or plfl check --explain PLF101"
+            "nothing to check", "write plfl check meters.csv, or plfl check --explain PLF101"
         )
     values = parse_settings(settings or [])
     from plfl.runs.doctor import examine
@@ -489,7 +505,9 @@ def fetch(
     buildings: Annotated[
         str,
         typer.Option(
-            help="How many (chosen by --seed), ids with commas between, or `paper` for the authors'."
+            help=(
+                "How many (chosen by --seed), ids with commas between, or `paper` for the authors'."
+            )
         ),
     ] = "12",
     out: Annotated[
@@ -508,11 +526,10 @@ def fetch(
         bool, typer.Option("--json", help="Print what was downloaded as one JSON object.")
     ] = False,
 ) -> None:
-    """Download buildings, their metadata and weather; run it again to go on after an interruption.
-    """
+    """Download buildings, their metadata and weather; run it again to go on after an interruption."""
     if what != "comstock":
         raise BadInput(
-            f"{what!r} cannot be downloaded; write plfl data fetch comstock --state {state}"
+            f"{what!r} cannot be downloaded", f"write plfl data fetch comstock --state {state}"
         )
     from plfl.data.comstock.fetch import BASE_URL, DEFAULT_RELEASE, fetch_comstock
 
@@ -535,8 +552,10 @@ def fetch(
 
 
 @app.command(
-    epilog="Examples: `plfl bench` · `plfl bench --clients 12,120 --peers torch` · `plfl bench --sweep clients` · "
-    "`plfl bench --device cpu --cores 1 --no-peers --json`"
+    epilog=(
+        "Examples: `plfl bench` · `plfl bench --clients 12,120 --peers torch` · `plfl bench "
+        "--sweep clients` · `plfl bench --device cpu --cores 1 --no-peers --json`"
+    )
 )
 def bench(
     clients: Annotated[
@@ -589,7 +608,7 @@ def bench(
     from plfl.runs import folder as runfolder
 
     if has_no_peers and peers:
-        raise BadInput("--peers and --no-peers contradict each other; leave one out")
+        raise BadInput("--peers and --no-peers contradict each other", "leave one out")
     options = make_options(
         clients=clients,
         peers="" if has_no_peers else peers,
@@ -615,7 +634,7 @@ def _explain(code: str, *, is_json: bool) -> None:
     if asked != "ALL" and asked not in RULES:
         near = difflib.get_close_matches(asked, RULES, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise BadInput(f"there is no rule {code!r}; {hint}plfl check --explain all lists them")
+        raise BadInput(f"there is no rule {code!r}", f"{hint}plfl check --explain all lists them")
     chosen = list(RULES.values()) if asked == "ALL" else [RULES[asked]]
     if is_json:
         typer.echo(json.dumps({"rules": [asdict(rule) for rule in chosen]}))
@@ -650,8 +669,8 @@ def main() -> None:
             sys.exit(exit_status)
     except PlflError as error:
         if isinstance(error, Interrupted) and error.number == signal.SIGTERM:
-            _die_of_sigterm(str(error))
-        _leave(str(error), error.exit_status)
+            _die_of_sigterm(in_shell(error.in_words))
+        _leave(in_shell(error.in_words), error.exit_status)
     except click.NoSuchOption as error:
         key = error.option_name.strip("-").replace("-", "_")
         if key in Config.model_fields:

@@ -1,5 +1,4 @@
-"""What a run looks like on a terminal: progress on standard error, the summary on standard output.
-"""
+"""What a run looks like on a terminal: progress on standard error, the summary on standard output."""
 
 import json
 import shlex
@@ -254,7 +253,8 @@ def print_study(result: dict[str, Any], folder: "Path") -> None:
     output.print(table)
     if folds:
         output.print(
-            "A fold is a part of the time, forecast from what came before it: mean ± standard deviation."
+            "A fold is a part of the time, forecast from what came before it: mean ± standard "
+            "deviation."
         )
     num_runs = sum(len(part["runs"]) for part in (result, *result["folds"]))
     speed = result["client_steps_per_second"]
@@ -302,14 +302,16 @@ def print_fetched(result: "FetchResult") -> None:
         else ""
     )
     output.print(
-        f"{len(result.ids)} buildings of {result.state} in {result.folder}: {result.num_fetched} files fetched{there}, "
-        f"{result.num_bytes / 1e6:,.1f} MB in all",
+        f"{len(result.ids)} buildings of {result.state} in {result.folder}: "
+        f"{result.num_fetched} files fetched{there}, {result.num_bytes / 1000000.0:,.1f} MB "
+        "in all",
         markup=False,
         soft_wrap=True,
     )
     if result.replaced:
         output.print(
-            f"{len(result.replaced)} buildings have no time series; others were taken in their place."
+            f"{len(result.replaced)} buildings have no time series; others were taken in "
+            "their place."
         )
     output.print(f"Use it: plfl run --data '{result.source}'", markup=False, soft_wrap=True)
 
@@ -372,7 +374,8 @@ def print_summary(result: "Result") -> None:
     _print_leads(result)
     rounds = "1 round" if result.rounds == 1 else f"{result.rounds} rounds"
     output.print(
-        f"{rounds} in {result.seconds:.0f} s · {result.client_steps_per_second or 0:,.0f} client-steps/s"
+        f"{rounds} in {result.seconds:.0f} s · {result.client_steps_per_second or 0:,.0f} "
+        "client-steps/s"
     )
     traffic = result.bytes_up_per_client_round + result.bytes_down_per_client_round
     shared = f"{result.num_shared_params:,} of {result.num_params:,} parameters shared"
@@ -442,7 +445,8 @@ def _print_leads(result: "Result") -> None:
         output.print(f"Loads within the intervals: {', '.join(covered)}")
     num_scored = sum(client.mase is not None for client in result.clients)
     output.print(
-        f"{result.num_losing_to_persistence} of {num_scored} clients lose to persistence{_say_ahead(result)}"
+        f"{result.num_losing_to_persistence} of {num_scored} clients lose to "
+        f"persistence{_say_ahead(result)}"
     )
 
 
@@ -471,7 +475,10 @@ def print_forecast(forecast: "Forecast") -> None:
         table.add_row(some[0]["begin"], *_numbers([energy, power, *bounds]), ", ".join(qualities))
     output.print(table)
     if num_joined > 1:
-        every = f"{len(points)} intervals of {forecast.seconds / 60:g} minutes, added up by {num_joined}"
+        every = (
+            f"{len(points)} intervals of {forecast.seconds / 60:g} minutes, added up by "
+            f"{num_joined}"
+        )
         output.print(
             f"{every}; --format csv has each, with quantiles.", style="dim", soft_wrap=True
         )

@@ -339,7 +339,10 @@ class _Client:
             )
             return None
         if num > max(_MANY_INTERVALS, 100 * len(begins)):
-            detail = f"{len(begins):,} readings of {_length(interval)} lie scattered over {_length(num * interval)}"
+            detail = (
+                f"{len(begins):,} readings of {_length(interval)} lie scattered over "
+                f"{_length(num * interval)}"
+            )
             self._at("PLF108", 1, int(np.argmax(np.diff(begins))) + 1, detail)
             return None
         covariates = self.series.covariates[self.rows]
@@ -438,7 +441,10 @@ class _Client:
         if len(at):
             largest = found.load[at][np.abs(found.load[at]).argmax()]
             others = np.abs(np.delete(found.load, at))
-            detail = f"{_count(len(at), 'reading')} up to {largest:g} kWh, where others reach {np.nanmax(others):g}"
+            detail = (
+                f"{_count(len(at), 'reading')} up to {largest:g} kWh, where others reach "
+                f"{np.nanmax(others):g}"
+            )
             self._time("PLF209", len(at), found, int(at[0]), detail)
             found.load[at] = np.nan
         return len(at)
@@ -569,15 +575,24 @@ def _on_one_grid(
     fitting: list[Gridded] = []
     for client in gridded:
         if client.interval > interval and client.interval % interval == 0:
-            detail = f"it is read every {_length(client.interval)}, and the run's interval is {_length(interval)}"
+            detail = (
+                f"it is read every {_length(client.interval)}, and the run's interval is "
+                f"{_length(interval)}"
+            )
             refused.append(Finding("PLF112", 1, client.place, detail))
         elif interval % client.interval or (client.start - phase) % client.interval:
-            detail = f"intervals of {_length(client.interval)} from {_utc(client, 0)} on do not fit into the "
+            detail = (
+                f"intervals of {_length(client.interval)} from {_utc(client, 0)} on do not fit "
+                "into the "
+            )
             refused.append(
                 Finding("PLF108", 1, client.place, detail + f"grid of {_length(interval)}")
             )
         elif (is_huge := np.abs(client.load) > LARGEST * client.interval / interval).any():
-            detail = f"{_count(int(is_huge.sum()), 'reading')} of more than 1e15 kWh in {_length(interval)}"
+            detail = (
+                f"{_count(int(is_huge.sum()), 'reading')} of more than 1e15 kWh in "
+                f"{_length(interval)}"
+            )
             refused.append(Finding("PLF202", int(is_huge.sum()), client.place, detail))
         else:
             fitting.append(client)
@@ -596,8 +611,9 @@ def _on_one_grid(
             max(fitting, key=lambda client: client.start),
         )
         raise BadInput(
-            f"the clients' times are too far apart for one run: {early.id!r} begins at {_utc(early, 0)}, "
-            f"{late.id!r} at {_utc(late, 0)}; correct their stamps, or leave one out"
+            f"the clients' times are too far apart for one run: {early.id!r} begins at "
+            f"{_utc(early, 0)}, {late.id!r} at {_utc(late, 0)}",
+            "correct their stamps, or leave one out",
         )
     ids, zones = tuple(client.id for client in fitting), tuple(client.zone for client in fitting)
     statics = np.stack([client.statics for client in fitting]).astype(np.float32)
@@ -642,7 +658,8 @@ def _asked_interval(duration: str) -> int:
     )
     if not seconds or _DAY % seconds:
         raise BadInput(
-            f"interval = {duration!r} is no duration that divides a day; write 15min, 30min or 1h, say"
+            f"interval = {duration!r} is no duration that divides a day",
+            "write 15min, 30min or 1h, say",
         )
     return seconds
 
@@ -676,8 +693,7 @@ def _resampled(client: Gridded, interval: int, phase: int) -> tuple[int, np.ndar
 
 
 def _is_odd_interval(seconds: int) -> bool:
-    """Whether a length divides a day and is none to which jittered steps are rounded, such as 90 s.
-    """
+    """Whether a length divides a day and is none to which jittered steps are rounded, such as 90 s."""
     return seconds > 0 and _DAY % seconds == 0 and seconds not in _DIVISORS
 
 

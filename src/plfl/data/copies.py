@@ -93,7 +93,10 @@ def _compare(first: np.ndarray, other: np.ndarray) -> str | None:
         return f"its {len(one):,} readings are those of"
     if (correlation := _correlate(one, two)) < _SAME:
         return None
-    return f"{len(one):,} readings with a correlation of {correlation:.6f} (x {two.std() / one.std():.4g}) to"
+    return (
+        f"{len(one):,} readings with a correlation of {correlation:.6f} (x "
+        f"{two.std() / one.std():.4g}) to"
+    )
 
 
 def _common(first: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -303,8 +303,7 @@ class _Weeks:
         )
 
     def locate(self, day: int, log_factor: float, sharpness: float) -> int | None:
-        """The first reading of a new level on a day, or None if there is no step as sharp as this.
-        """
+        """The first reading of a new level on a day, or None if there is no step as sharp as this."""
         before = self._hours(day)
         first = max(0, day - 1)
         usual = np.repeat(before, self.steps_per_day // len(before))

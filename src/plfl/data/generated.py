@@ -97,15 +97,16 @@ def generated_readings(
         raise BadInput(f"generated data goes up to {_MAX_CLIENTS:,} clients and {_MAX_DAYS:,} days")
     if num_clients < 1:
         raise BadInput(
-            f"generated:{num_clients} has no clients; ask for at least 1, such as generated:12"
+            f"generated:{num_clients} has no clients", "ask for at least 1, such as generated:12"
         )
     if days < 1:
         raise BadInput(
-            f"generated data of {days} days is empty; ask for at least 1 day, such as days=365"
+            f"generated data of {days} days is empty", "ask for at least 1 day, such as days=365"
         )
     if minutes not in (5, 10, 15, 20, 30, 60):
         raise BadInput(
-            f"generated data cannot have an interval of {minutes} minutes; use 5, 10, 15, 20, 30 or 60"
+            f"generated data cannot have an interval of {minutes} minutes",
+            "use 5, 10, 15, 20, 30 or 60",
         )
     return Readings(_make_buildings(num_clients, days, minutes, seed), COVARIATES, STATICS)
 
@@ -239,8 +240,7 @@ def _lag(values: np.ndarray, hours: float, steps_per_hour: float) -> np.ndarray:
 
 
 def _recursive_filter(values: np.ndarray, keep: float) -> np.ndarray:
-    """y[t] = keep * y[t-1] + values[t], in log2(time) vector steps: y = sum of keep^k values[t-k].
-    """
+    """y[t] = keep * y[t-1] + values[t], in log2(time) vector steps: y = sum of keep^k values[t-k]."""
     result = values.astype(np.float64, copy=True)
     shift, factor = 1, keep
     while shift < len(result) and factor > 1e-9:

@@ -72,6 +72,6 @@ def _dates(place: str, year: int) -> np.ndarray:
         found = holidays.country_holidays(country, subdiv=subdivision or None, years=year)
     except NotImplementedError as error:
         raise BadInput(
-            f"holidays = {place!r}: {error}; write a country such as US or US-CA, auto or none"
+            f"holidays = {place!r}: {error}", "write a country such as US or US-CA, auto or none"
         ) from None
     return np.array(sorted(found), "datetime64[D]")

@@ -55,16 +55,18 @@ class Panel:
                 )
         if not (self.interval > np.timedelta64(0) and DAY % self.interval == np.timedelta64(0)):
             raise BadInput(
-                f"an interval of {self.interval} does not divide a day; resample to 15, 30 or 60 minutes, say"
+                f"an interval of {self.interval} does not divide a day",
+                "resample to 15, 30 or 60 minutes, say",
             )
         if self.interval % np.timedelta64(1, "s"):
             raise BadInput(
-                f"an interval of {self.interval} is not of whole seconds; resample to a second or more"
+                f"an interval of {self.interval} is not of whole seconds",
+                "resample to a second or more",
             )
         if len(set(self.ids)) != num_clients:
             twice = next(name for name in self.ids if self.ids.count(name) > 1)
             raise BadInput(
-                f"client id {twice!r} appears twice; every client needs an id of its own"
+                f"client id {twice!r} appears twice", "every client needs an id of its own"
             )
         for what, values in (
             ("load", self.load),
@@ -80,7 +82,8 @@ class Panel:
                 if largest > LARGEST:
                     client = self.ids[block.start + int(np.argwhere(np.abs(some) > LARGEST)[0][0])]
                     raise BadInput(
-                        f"a {what} of client {client!r} is infinite or absurdly large; leave it empty (NaN)"
+                        f"a {what} of client {client!r} is infinite or absurdly large",
+                        "leave it empty (NaN)",
                     )
                 forget(values)
 
@@ -89,7 +92,7 @@ class Panel:
             raise BadInput("a panel needs at least one client")
         for what in ("ids", "zones", "covariate_names", "static_names"):
             if not all(isinstance(text, str) for text in getattr(self, what)):
-                raise BadInput(f"{what} must be texts; write str(...) around numbers")
+                raise BadInput(f"{what} must be texts", "write str(...) around numbers")
         if not isinstance(self.start, np.datetime64) or np.isnat(self.start):
             raise BadInput(
                 "start must be a numpy.datetime64 in UTC, such as numpy.datetime64('2018-01-01T00:00')"
@@ -219,8 +222,9 @@ def concatenate(panels: Iterable[Panel], scratch: Scratch | None = None) -> Pane
         for what in ("interval", "covariate_names", "static_names"):
             if getattr(panel, what) != getattr(first, what):
                 raise BadInput(
-                    f"data sources do not fit together: {what} is {getattr(first, what)} in the first and "
-                    f"{getattr(panel, what)} in another; train them in separate runs"
+                    f"data sources do not fit together: {what} is {getattr(first, what)} in the "
+                    f"first and {getattr(panel, what)} in another",
+                    "train them in separate runs",
                 )
     start = min(panel.start for panel in panels)
     end = max(panel.start + panel.num_times * panel.interval for panel in panels)

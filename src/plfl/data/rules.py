@@ -37,17 +37,19 @@ _ALL = (
         "PLF101",
         "naive timestamps",
         "error",
-        "The stamps say neither a time zone nor an offset from UTC. Guessing would shift every load against the "
-        "weather and the calendar, and twice a year an hour would be lost or doubled.",
+        "The stamps say neither a time zone nor an offset from UTC. Guessing would shift "
+        "every load against the weather and the calendar, and twice a year an hour would be "
+        "lost or doubled.",
         "say where the meters are: --set timezone=America/Chicago",
     ),
     Rule(
         "PLF102",
         "unreadable timestamp",
         "error",
-        "Stamps are read as ISO 8601 (2018-01-31 13:45). Other forms are never guessed: 01/02/2018 is January or "
-        "February depending on the country.",
-        "write ISO 8601, or say the form: --set 'time_format=%d/%m/%Y %H:%M' (unix or unix_ms for numbers)",
+        "Stamps are read as ISO 8601 (2018-01-31 13:45). Other forms are never guessed: "
+        "01/02/2018 is January or February depending on the country.",
+        "write ISO 8601, or say the form: --set 'time_format=%d/%m/%Y %H:%M' (unix or unix_ms "
+        "for numbers)",
     ),
     Rule(
         "PLF103",
@@ -60,38 +62,41 @@ _ALL = (
         "PLF104",
         "conflicting readings",
         "refused",
-        "One meter has different values for one stamp, and only you know which is right. Often an id column is "
-        "missing, or local time was written without its offset in the night when clocks go back.",
+        "One meter has different values for one stamp, and only you know which is right. "
+        "Often an id column is missing, or local time was written without its offset in the "
+        "night when clocks go back.",
         "correct the file, or choose: --set duplicates=first (or last, mean)",
     ),
     Rule(
         "PLF105",
         "short gaps",
         "repaired",
-        "Readings are missing, for no longer than max_gap at a time. They are interpolated in the inputs of a model; "
-        "a filled value is never a target.",
+        "Readings are missing, for no longer than max_gap at a time. They are interpolated in "
+        "the inputs of a model; a filled value is never a target.",
         "nothing has to be done; --set max_gap=0 fills none",
     ),
     Rule(
         "PLF106",
         "long gaps",
         "noted",
-        "Readings are missing for longer than max_gap. They are never bridged: windows that touch them are dropped.",
+        "Readings are missing for longer than max_gap. They are never bridged: windows that "
+        "touch them are dropped.",
         "nothing has to be done; fill them at the source if you have the readings",
     ),
     Rule(
         "PLF107",
         "mixed resolution",
         "repaired",
-        "The length of the intervals changes within the series. The finer part is added up to the coarser one; no "
-        "energy is lost.",
+        "The length of the intervals changes within the series. The finer part is added up to "
+        "the coarser one; no energy is lost.",
         "nothing has to be done; export the meter at one resolution to keep the finer one",
     ),
     Rule(
         "PLF108",
         "irregular timestamps",
         "refused",
-        "The stamps do not lie on a regular grid whose interval divides a day, so energy has no interval to belong to.",
+        "The stamps do not lie on a regular grid whose interval divides a day, so energy has "
+        "no interval to belong to.",
         "resample at the source to 15, 30 or 60 minutes",
     ),
     Rule(
@@ -105,15 +110,17 @@ _ALL = (
         "PLF110",
         "local times that do not exist",
         "refused",
-        "Stamps lie in the hour that is skipped when clocks go forward. So they are not in this zone's local time; "
-        "most likely they are in standard time all year.",
-        "say the stamps' own zone: --set stamp_timezone=Etc/GMT+6 (UTC-6; the sign is reversed), beside timezone=...",
+        "Stamps lie in the hour that is skipped when clocks go forward. So they are not in "
+        "this zone's local time; most likely they are in standard time all year.",
+        "say the stamps' own zone: --set stamp_timezone=Etc/GMT+6 (UTC-6; the sign is "
+        "reversed), beside timezone=...",
     ),
     Rule(
         "PLF111",
         "no time zone for the calendar",
         "noted",
-        "The stamps carry an offset, so the times are right, but no zone: time of day and weekday are taken in UTC.",
+        "The stamps carry an offset, so the times are right, but no zone: time of day and "
+        "weekday are taken in UTC.",
         "say where the meters are: --set timezone=America/Chicago",
     ),
     Rule(
@@ -127,8 +134,8 @@ _ALL = (
         "PLF113",
         "stamps beside the grid",
         "repaired",
-        "Stamps are a little early or late (at most a tenth of the interval), as in 00:14:59. They are moved to the "
-        "nearest full interval.",
+        "Stamps are a little early or late (at most a tenth of the interval), as in 00:14:59. "
+        "They are moved to the nearest full interval.",
         "nothing has to be done",
     ),
     Rule(
@@ -136,15 +143,18 @@ _ALL = (
         "interval and forecast do not fit",
         "error",
         "Lookback, horizon and max_gap must be whole numbers of the data's intervals.",
-        "set them to multiples of it, or to numbers of intervals: --set lookback=12 --set horizon=4 --set max_gap=0",
+        "set them to multiples of it, or to numbers of intervals: --set lookback=12 --set "
+        "horizon=4 --set max_gap=0",
     ),
     Rule(
         "PLF115",
         "repeated hour there once",
         "noted",
-        "When clocks go back, an hour of local time comes twice; here it is there once. Either an hour of readings is "
-        "missing, or the stamps are in standard time all year and those of the summer are an hour off.",
-        "if it is standard time: --set stamp_timezone=Etc/GMT+6 (UTC-6; the sign is reversed), beside timezone=...",
+        "When clocks go back, an hour of local time comes twice; here it is there once. "
+        "Either an hour of readings is missing, or the stamps are in standard time all year "
+        "and those of the summer are an hour off.",
+        "if it is standard time: --set stamp_timezone=Etc/GMT+6 (UTC-6; the sign is "
+        "reversed), beside timezone=...",
     ),
     Rule(
         "PLF201",
@@ -164,8 +174,8 @@ _ALL = (
         "PLF203",
         "negative values",
         "repaired",
-        "The meter reads less than nothing. If it exports (solar, storage), it does so again and again; until it has "
-        "shown ten different negative readings, they count as missing.",
+        "The meter reads less than nothing. If it exports (solar, storage), it does so again "
+        "and again; until it has shown ten different negative readings, they count as missing.",
         "correct the readings, or, if the meter does export: --set allow_export=true",
     ),
     Rule(
@@ -173,73 +183,81 @@ _ALL = (
         "cumulative register",
         "refused",
         "The values only ever rise: this is the meter's counter, not the energy of each interval.",
-        "convert it: --set cumulative=true (or, if it is interval energy after all: --set ignore=PLF204)",
+        "convert it: --set cumulative=true (or, if it is interval energy after all: --set "
+        "ignore=PLF204)",
     ),
     Rule(
         "PLF205",
         "change of unit",
         "repaired",
-        "From one reading to the next all values change by a factor between two units (W, Wh, kWh), at all hours of "
-        "the day, and stay there for a week. From then on they are brought to the unit of the readings before: what "
-        "comes later never changes what was there.",
-        "correct the file, above all if the later unit is the right one (or, if the load did change like this: "
-        "--set ignore=PLF205)",
+        "From one reading to the next all values change by a factor between two units (W, Wh, "
+        "kWh), at all hours of the day, and stay there for a week. From then on they are "
+        "brought to the unit of the readings before: what comes later never changes what was "
+        "there.",
+        "correct the file, above all if the later unit is the right one (or, if the load did "
+        "change like this: --set ignore=PLF205)",
     ),
     Rule(
         "PLF206",
         "constant",
         "refused",
-        "The meter always shows the same value, but for rounding (standard deviation below 1e-6 of the mean): it is "
-        "stuck, or not connected. It is never trained on, and its error relative to persistence is undefined (null).",
+        "The meter always shows the same value, but for rounding (standard deviation below "
+        "1e-6 of the mean): it is stuck, or not connected. It is never trained on, and its "
+        "error relative to persistence is undefined (null).",
         "check the meter; leave it out of the file",
     ),
     Rule(
         "PLF207",
         "stuck",
         "repaired",
-        "The meter shows exactly the same value for two days or more, and has not rested at it for hours before. From "
-        "the end of the second day on these readings count as missing.",
+        "The meter shows exactly the same value for two days or more, and has not rested at "
+        "it for hours before. From the end of the second day on these readings count as "
+        "missing.",
         "check the meter (or, if that is its real load: --set ignore=PLF207)",
     ),
     Rule(
         "PLF208",
         "register ran backwards",
         "repaired",
-        "A cumulative register fell: it was reset, rolled over or replaced. The energy of that interval is unknown and "
-        "counts as missing.",
+        "A cumulative register fell: it was reset, rolled over or replaced. The energy of "
+        "that interval is unknown and counts as missing.",
         "nothing has to be done",
     ),
     Rule(
         "PLF209",
         "glitch",
         "repaired",
-        "A reading is more than 50 times as large as the largest of all days before: one such reading would spoil the "
-        "scale and the training of its client. It counts as missing, until such readings have come on eight days "
-        "within five weeks (single peaks on three).",
-        "correct the reading, or leave it empty (or, if that is its real load: --set ignore=PLF209)",
+        "A reading is more than 50 times as large as the largest of all days before: one such "
+        "reading would spoil the scale and the training of its client. It counts as missing, "
+        "until such readings have come on eight days within five weeks (single peaks on "
+        "three).",
+        "correct the reading, or leave it empty (or, if that is its real load: --set "
+        "ignore=PLF209)",
     ),
     Rule(
         "PLF210",
         "change of level",
         "noted",
-        "From one reading to the next all values change by one factor, at all hours of the day, and are still there "
-        "four weeks later: a new tenant, another transformer ratio, or power taken for energy.",
+        "From one reading to the next all values change by one factor, at all hours of the "
+        "day, and are still there four weeks later: a new tenant, another transformer ratio, "
+        "or power taken for energy.",
         "nothing has to be done if the load did change; else correct the file from that date on",
     ),
     Rule(
         "PLF211",
         "export",
         "noted",
-        "The meter has shown ten different negative readings or more: it exports (solar, storage). They are taken as "
-        "they are, and forecasts may be negative.",
+        "The meter has shown ten different negative readings or more: it exports (solar, "
+        "storage). They are taken as they are, and forecasts may be negative.",
         "say that it does: --set allow_export=true; else correct the file",
     ),
     Rule(
         "PLF212",
         "copy of another meter",
         "noted",
-        "Two meters have the same readings, but for scale and rounding (correlation above 0.9999). One of them tells "
-        "all about the other: a test on meters that were never seen is none, and the meter counts twice.",
+        "Two meters have the same readings, but for scale and rounding (correlation above "
+        "0.9999). One of them tells all about the other: a test on meters that were never "
+        "seen is none, and the meter counts twice.",
         "leave one of them out, or test on neither",
     ),
     Rule(
@@ -253,8 +271,8 @@ _ALL = (
         "PLF302",
         "column missing",
         "error",
-        "A table is long (one row per meter and time: unique_id, ds, y) or wide (a time column, then one column per "
-        "meter). Other names are fine once they are said.",
+        "A table is long (one row per meter and time: unique_id, ds, y) or wide (a time "
+        "column, then one column per meter). Other names are fine once they are said.",
         "say the names: --set id_column=... --set time_column=... --set load_column=...",
     ),
     Rule(
@@ -275,8 +293,8 @@ _ALL = (
         "PLF305",
         "unreadable file",
         "error",
-        "The file is cut off, damaged, compressed, or not what its name says. Tables are UTF-8 CSV (.csv, .txt, .tsv) "
-        "or Parquet (.parquet, .pq).",
+        "The file is cut off, damaged, compressed, or not what its name says. Tables are "
+        "UTF-8 CSV (.csv, .txt, .tsv) or Parquet (.parquet, .pq).",
         "write or download it again, as UTF-8 CSV or as Parquet",
     ),
     Rule(
@@ -318,7 +336,8 @@ _ALL = (
         "PLF311",
         "wrong type",
         "error",
-        "A column has the right name, but its type is not one that can be read as what it should be.",
+        "A column has the right name, but its type is not one that can be read as what it "
+        "should be.",
         "write the column as numbers (or as timestamps, for time)",
     ),
     Rule(

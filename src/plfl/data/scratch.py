@@ -92,11 +92,14 @@ class Scratch:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise RunFailed(
-                    f"cannot make a file in {self.folder} ({error.strerror}); set TMPDIR, or --out"
+                    f"cannot make a file in {self.folder} ({error.strerror})",
+                    "set TMPDIR, or --out",
                 ) from error
             raise RunFailed(
-                f"{self.folder} has no room for {num_bytes / 2**30:.1f} GiB of data that memory does not hold; make "
-                "room, or choose a larger disk with --out (without it, with the variable TMPDIR)"
+                f"{self.folder} has no room for {num_bytes / 2**30:.1f} GiB of data that memory "
+                "does not hold",
+                "make room, or choose a larger disk with --out (without it, with the variable "
+                "TMPDIR)",
             ) from error
 
 

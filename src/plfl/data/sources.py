@@ -34,7 +34,7 @@ class Loaded:
         """The panel, or an error that says why there is none."""
         if self.panel is None:
             refused = [finding for finding in self.findings if finding.rule.level == "refused"]
-            raise BadInput(f"no client can take part ({len(refused)} refused); {refused[0]}")
+            raise BadInput(f"no client can take part ({len(refused)} refused)", f"{refused[0]}")
         return self.panel
 
 
@@ -98,7 +98,7 @@ def load_source(
         )
     if source == GIVEN:
         raise BadInput(
-            "this run's data was given in Python; go on with plfl.run(resume=..., data=...) there"
+            "this run's data was given in Python", "go on with plfl.run(resume=..., data=...) there"
         )
     name, _, query = source.partition("?")
     kind, colon, what = name.partition(":")
@@ -114,8 +114,9 @@ def load_source(
         return check_readings(_read_table(name, config), config, scratch, asked)
     known = ", ".join(f"{reader}:..." for reader in _READERS)
     raise BadInput(
-        f"unknown data source {source!r}; a source is the path of a CSV or Parquet file, or {known} (plfl data list "
-        "shows what comes with plfl)"
+        f"unknown data source {source!r}",
+        f"a source is the path of a CSV or Parquet file, or {known} (plfl data list shows what "
+        "comes with plfl)",
     )
 
 
@@ -130,7 +131,8 @@ def place_source(source: str, folder: Path) -> str:
     is_path = not (colon and kind in _READERS)
     if "?" in str(folder) and (is_path or kind == "comstock"):
         raise BadInput(
-            f"{folder} has a question mark in its name, which begins the options of a source; rename it"
+            f"{folder} has a question mark in its name, which begins the options of a source",
+            "rename it",
         )
     if is_path:
         name = str(folder / name)
@@ -217,7 +219,7 @@ def _generated(source: str, what: str, options: dict[str, str]) -> Readings:
 def _check_names(source: str, options: Mapping[str, str], known: Sequence[str]) -> None:
     for name in options:
         if name not in known:
-            raise BadInput(f"unknown option {name!r} in {source!r}; known: {', '.join(known)}")
+            raise BadInput(f"unknown option {name!r} in {source!r}", f"known: {', '.join(known)}")
 
 
 def _integer(source: str, name: str, text: str, example: str) -> int:

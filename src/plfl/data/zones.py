@@ -42,7 +42,7 @@ def load_zone(zone: str) -> ZoneInfo:
         return ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise BadInput(
-            f"unknown time zone {zone!r}; give an IANA name such as America/Chicago"
+            f"unknown time zone {zone!r}", "give an IANA name such as America/Chicago"
         ) from error
 
 
@@ -119,7 +119,8 @@ def _offsets(zone: str, begin: int, end: int, times: np.ndarray | None = None) -
     """The offsets from begin to end; where these are centuries apart, only those near the times."""
     if begin < _EARLIEST or end > _LATEST:
         raise BadInput(
-            "a time lies before the year 6 or after 9986; is its unit right (seconds, milliseconds)?"
+            "a time lies before the year 6 or after 9986",
+            "is its unit right (seconds, milliseconds)?",
         )
     load_zone(zone)
     numbers: Iterable[int] = range(begin // _CHUNK, end // _CHUNK + 1)

@@ -156,9 +156,10 @@ def find_newest(folder: Path) -> Checkpoint:
         return checkpoint
     if damage:
         raise BadInput(
-            f"every checkpoint in {folder} is damaged ({damage[0]}); start a new run, or restore the folder"
+            f"every checkpoint in {folder} is damaged ({damage[0]})",
+            "start a new run, or restore the folder",
         )
-    raise BadInput(f"{folder} holds no checkpoint; is it the folder of a run?")
+    raise BadInput(f"{folder} holds no checkpoint", "is it the folder of a run?")
 
 
 def load(
@@ -211,9 +212,10 @@ def load_shared(folder: Path) -> tuple[Params, int]:
     if not found:
         if damage:
             raise BadInput(
-                f"the shared part of {folder} is damaged ({damage[0]}); restore the folder, or run again"
+                f"the shared part of {folder} is damaged ({damage[0]})",
+                "restore the folder, or run again",
             )
-        raise BadInput(f"{folder} holds no checkpoint; is it the folder of a run?")
+        raise BadInput(f"{folder} holds no checkpoint", "is it the folder of a run?")
     rounds, arrays = max(found, key=lambda pair: pair[0])
     return {name: array for name, array in arrays.items() if not name.startswith("state/")}, rounds  # type: ignore[misc]
 
@@ -247,8 +249,9 @@ def _read_manifest(folder: Path) -> tuple[Checkpoint, dict[str, str]]:
         raise Damaged(f"{path} is damaged: its content does not match its checksum")
     if manifest["format"] != FORMAT:
         raise BadInput(
-            f"{folder} was written by plfl {manifest['plfl']} in format {manifest['format']}, this is format {FORMAT}; "
-            f"resume it with plfl {manifest['plfl']}"
+            f"{folder} was written by plfl {manifest['plfl']} in format {manifest['format']}, "
+            f"this is format {FORMAT}",
+            f"resume it with plfl {manifest['plfl']}",
         )
     stamp = Stamp(manifest["run"], manifest["plfl"], manifest["data"], manifest["platform"])
     checkpoint = Checkpoint(

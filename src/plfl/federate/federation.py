@@ -110,7 +110,8 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         if num > config.max_weight
     ]:
         raise BadInput(
-            f"client {too_many[0]} has more windows than max_weight = {config.max_weight:g} allows; set it higher"
+            f"client {too_many[0]} has more windows than max_weight = {config.max_weight:g} allows",
+            "set it higher",
         )
     model = model or make_model(config, task)
     shapes = check_model(model, task)
@@ -227,18 +228,19 @@ class Federation:
         folder = found.folder.parent
         if found.stamp.version != self.stamp.version:
             raise BadInput(
-                f"{folder} was made by plfl {found.stamp.version} and this is {self.stamp.version}; resume it with "
-                f"that version, or start a new run from its parameters with --init {folder}"
+                f"{folder} was made by plfl {found.stamp.version} and this is {self.stamp.version}",
+                "resume it with that version, or start a new run from its parameters with --init "
+                f"{folder}",
             )
         if found.stamp.data != self.stamp.data:
             raise BadInput(
-                f"the data of {folder} has changed since it was saved; restore it, or start a new run from its "
-                f"parameters with --init {folder}"
+                f"the data of {folder} has changed since it was saved",
+                f"restore it, or start a new run from its parameters with --init {folder}",
             )
         if found.stamp.run != self.stamp.run:
             raise BadInput(
-                f"{folder} was saved with other settings than its config.toml says; restore that file, or start a new "
-                f"run from its parameters with --init {folder}"
+                f"{folder} was saved with other settings than its config.toml says",
+                f"restore that file, or start a new run from its parameters with --init {folder}",
             )
         if found.stamp.platform != self.stamp.platform:
             now, before = self.stamp.platform, found.stamp.platform
@@ -249,7 +251,8 @@ class Federation:
             )
         if found.round_index > self.config.rounds:
             raise BadInput(
-                f"{folder} has {found.round_index} rounds already; set rounds to more than that to go on"
+                f"{folder} has {found.round_index} rounds already",
+                "set rounds to more than that to go on",
             )
 
     def _trim(self, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -303,8 +306,7 @@ class Federation:
 def make_engine(
     plan: Plan, devices: Sequence[jax.Device], scratch: Scratch | None = None
 ) -> Engine | Stream:
-    """The engine of a plan: resident, or streaming where the clients do not all fit on the devices.
-    """
+    """The engine of a plan: resident, or streaming where the clients do not all fit on the devices."""
     parts = (plan.task, plan.training, plan.server, devices)
     settings: dict[str, Any] = {
         "seed": plan.config.seed,
@@ -323,7 +325,9 @@ def choose_chunk(plan: Plan, device: jax.Device) -> int | None:
     num_clients = plan.task.panel.num_clients
     if jax.process_count() > 1:
         if plan.config.chunk is not None:
-            raise BadInput("chunk is for one process; leave it out where several share the clients")
+            raise BadInput(
+                "chunk is for one process", "leave it out where several share the clients"
+            )
         return None
     if plan.config.chunk is not None:
         return plan.config.chunk if plan.config.chunk < num_clients else None
@@ -355,7 +359,7 @@ def complete(config: Config) -> Config:
                 values[field_name] = defaults[key] if given is None else given
             elif given is not None:
                 known = ", ".join(fields[key] for key in defaults) or "none"
-                raise BadInput(f"{field_name} is not a setting of {name}; {name} has {known}")
+                raise BadInput(f"{field_name} is not a setting of {name}", f"{name} has {known}")
     return config.model_copy(update=values)
 
 
@@ -401,7 +405,8 @@ def _matching(found: Params, wanted: Params, folder: Path) -> Params:
     for name, value in wanted.items():
         if name not in found:
             raise BadInput(
-                f"--init {folder} has no {name!r} for this; it was trained with another model or partition"
+                f"--init {folder} has no {name!r} for this",
+                "it was trained with another model or partition",
             )
         if (found[name].shape, found[name].dtype) != (value.shape, value.dtype):
             raise BadInput(

@@ -180,8 +180,7 @@ def screen(
 
 
 def measure(updates: Params, losses: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What the gate must know of each update (clients,): whether all in it is finite, and its norm.
-    """
+    """What the gate must know of each update (clients,): whether all in it is finite, and its norm."""
     if not updates:
         return jnp.isfinite(losses), jnp.zeros(losses.shape)
     rows = join_rows(updates)

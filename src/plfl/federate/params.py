@@ -117,7 +117,8 @@ def from_named(template: Tree, named: Mapping[str, np.ndarray]) -> Tree:
     for name, (_, leaf) in zip(names, leaves, strict=True):
         if named[name].shape != leaf.shape or named[name].dtype != leaf.dtype:
             raise KeyError(
-                f"array {name!r} is {named[name].dtype} {named[name].shape}, not {leaf.dtype} {leaf.shape}"
+                f"array {name!r} is {named[name].dtype} {named[name].shape}, not {leaf.dtype} "
+                f"{leaf.shape}"
             )
     return jax.tree_util.tree_unflatten(structure, [named[name] for name in names])
 

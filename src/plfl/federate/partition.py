@@ -45,7 +45,8 @@ def make_partition(names: Iterable[str], personal: Sequence[str]) -> Partition:
                 else ""
             )
             raise BadInput(
-                f"personal pattern {pattern!r} matches no parameter; {near}the model has {', '.join(names)}"
+                f"personal pattern {pattern!r} matches no parameter",
+                f"{near}the model has {', '.join(names)}",
             )
     is_personal = {name: any(fnmatchcase(name, pattern) for pattern in personal) for name in names}
     return Partition(

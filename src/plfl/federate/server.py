@@ -119,8 +119,7 @@ def fed_yogi(
 def _adaptive(
     lr: float, beta1: float, tau: float, rule: Callable[[jax.Array, jax.Array], jax.Array]
 ) -> ServerOptimizer:
-    """m = b1 m + (1 - b1) d; v by the rule; x += lr m / (sqrt(v) + tau). m starts at 0, v at tau^2.
-    """
+    """m = b1 m + (1 - b1) d; v by the rule; x += lr m / (sqrt(v) + tau). m starts at 0, v at tau^2."""
 
     def init(shared: Params, num_clients: int) -> ServerState:
         m = jax.tree.map(jnp.zeros_like, shared)

@@ -268,12 +268,14 @@ class ClientModel:
         arrays, facts = read_arrays(path)
         if MODEL not in facts:
             raise BadInput(
-                f"{path} is not a client's model; those are in the folder {FOLDER} of a finished run"
+                f"{path} is not a client's model",
+                f"those are in the folder {FOLDER} of a finished run",
             )
         if facts["format"] != str(FORMAT):
             raise BadInput(
-                f"{path} was written by plfl {facts['plfl']} in format {facts['format']}, this is format {FORMAT}; "
-                f"forecast with plfl {facts['plfl']}, or train anew"
+                f"{path} was written by plfl {facts['plfl']} in format {facts['format']}, this is "
+                f"format {FORMAT}",
+                f"forecast with plfl {facts['plfl']}, or train anew",
             )
         model = json.loads(facts[MODEL])
         holidays = arrays.pop(_HOLIDAYS).astype("datetime64[D]")
@@ -613,8 +615,7 @@ def _name_holidays(which: str, zone: str, time: np.datetime64) -> str:
 
 
 def _list_holidays(country: str, first: int, end: int) -> np.ndarray:
-    """The dates (days,) of some years, so that a forecast need not load the rules of all countries.
-    """
+    """The dates (days,) of some years, so that a forecast need not load the rules of all countries."""
     days = np.arange(f"{first:04}-01-01", f"{end:04}-01-01", dtype="datetime64[D]")
     return days[holiday_flags("UTC", days, country) > 0]
 
@@ -629,7 +630,8 @@ def find_model(place: Path, client: str | None = None) -> ClientModel:
         model = ClientModel.load(place)
         if client not in (None, model.client):
             raise BadInput(
-                f"{place} is the model of client {model.client!r}, not of {client!r}; leave out --client"
+                f"{place} is the model of client {model.client!r}, not of {client!r}",
+                "leave out --client",
             )
         return model
     folder = place / FOLDER if (place / FOLDER).is_dir() else place
@@ -643,13 +645,14 @@ def find_model(place: Path, client: str | None = None) -> ClientModel:
     if client is None and len(found) > 1:
         some = ", ".join(list(found)[:5]) + (", ..." if len(found) > 5 else "")
         raise BadInput(
-            f"{place} has the models of {len(found):,} clients; say which: --client ID ({some})"
+            f"{place} has the models of {len(found):,} clients", f"say which: --client ID ({some})"
         )
     chosen = next(iter(found)) if client is None else client
     if chosen not in found:
         near = difflib.get_close_matches(chosen, found, n=3, cutoff=0.3) or list(found)[:3]
         raise BadInput(
-            f"{place} has no model of client {chosen!r}; the nearest of {len(found):,}: {', '.join(near)}"
+            f"{place} has no model of client {chosen!r}",
+            f"the nearest of {len(found):,}: {', '.join(near)}",
         )
     return ClientModel.load(found[chosen])
 
@@ -664,18 +667,28 @@ def _client_of(path: Path) -> str:
 
 def _why_none(place: Path) -> str:
     if not place.exists():
-        return f"{place} does not exist; give the folder of a finished run, or the file of a client's model"
+        return (
+            f"{place} does not exist; give the folder of a finished run, or the file of a "
+            "client's model"
+        )
     if not (place / "config.toml").is_file():
-        return f"{place} holds no client's model; give the folder of a finished run, or the file of a client's model"
+        return (
+            f"{place} holds no client's model; give the folder of a finished run, or the file of "
+            "a client's model"
+        )
     config = read_config(place / "config.toml")
     if config.model != "analog" or config.loss != "quantile":
         return (
-            f"{place} is a run of recipe {config.recipe} (model {config.model}, loss {config.loss}), which leaves no "
-            "models to forecast with; train them with: plfl run forecast"
+            f"{place} is a run of recipe {config.recipe} (model {config.model}, loss "
+            f"{config.loss}), which leaves no models to forecast with; train them with: plfl "
+            "run forecast"
         )
     if not (place / "result.json").is_file():
         return f"the run in {place} is not finished; go on with: plfl run --resume {place}"
-    return f"{place} has no folder {FOLDER}, as runs of an earlier plfl have none; train anew with: plfl run forecast"
+    return (
+        f"{place} has no folder {FOLDER}, as runs of an earlier plfl have none; train anew with: "
+        "plfl run forecast"
+    )
 
 
 def forecast_client(
@@ -705,7 +718,8 @@ def forecast_client(
     if data is None:
         if config is None or GIVEN in config.data:
             raise BadInput(
-                f"{place} has no data of its own; give the meter's recent readings: --data readings.csv"
+                f"{place} has no data of its own",
+                "give the meter's recent readings: --data readings.csv",
             )
         known = replace(known, client=model.client)
         loaded = load_sources(config.data, Config(**config.model_dump() | values), asked=known)
@@ -741,8 +755,8 @@ def _table_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in settings:
         if name not in TABLE_FIELDS:
             raise BadInput(
-                f"--set {name}: a forecast takes the model as it was trained; only what says how a table is read can "
-                f"be set: {', '.join(TABLE_FIELDS)}"
+                f"--set {name}: a forecast takes the model as it was trained",
+                f"only what says how a table is read can be set: {', '.join(TABLE_FIELDS)}",
             )
     return dict(settings)
 
@@ -752,15 +766,16 @@ def _parse_time(text: str, zone: str) -> np.datetime64:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise BadInput(
-            f"--at {text!r} is not a time; write ISO 8601, such as 2018-12-24T18:00 or ...T18:00Z"
+            f"--at {text!r} is not a time", "write ISO 8601, such as 2018-12-24T18:00 or ...T18:00Z"
         ) from None
     if time.tzinfo is None:
         local = time.replace(tzinfo=load_zone(zone))
         back = local.astimezone(UTC).astimezone(local.tzinfo)
         if back.replace(tzinfo=None) != time:
             raise BadInput(
-                f"--at {text!r} is no time in {zone}, whose clocks skip that hour; write {back:%Y-%m-%dT%H:%M}, or a "
-                f"time with its offset, such as {back.isoformat(timespec='minutes')}"
+                f"--at {text!r} is no time in {zone}, whose clocks skip that hour",
+                f"write {back:%Y-%m-%dT%H:%M}, or a time with its offset, such as "
+                f"{back.isoformat(timespec='minutes')}",
             )
         time = local
     return np.datetime64(time.astimezone(UTC).replace(tzinfo=None), "s")
@@ -778,7 +793,7 @@ def _forecast_from(
     if row is None:
         finding = next(f for f in loaded.findings if f.code in NOT_MEASURING)
         if issued_at is None:
-            raise BadInput(f"{finding}; say for when to forecast all the same: --at TIME")
+            raise BadInput(f"{finding}", "say for when to forecast all the same: --at TIME")
         nothing = model.forecast(np.zeros(0, np.float32), None, issued_at, issued_at)
         return _with_warnings(nothing, [str(finding)])
     panel = loaded.usable()
@@ -787,7 +802,7 @@ def _forecast_from(
             f"{interval / np.timedelta64(1, 'm'):g}min"
             for interval in (model.interval, panel.interval)
         )
-        hint = f"; add it up: --set interval={ours}" if panel.interval < model.interval else ""
+        hint = f"; add it up: ‹interval={ours}›" if panel.interval < model.interval else ""
         raise BadInput(
             f"the readings have an interval of {theirs}, the model of {model.client!r} one of {ours}"
             f"{hint or '; give readings of its own interval'}"
@@ -831,8 +846,9 @@ def _find_row(model: ClientModel, loaded: "Loaded", data: str | None) -> int | N
         difflib.get_close_matches(model.client, panel.ids, n=3, cutoff=0.3) or list(panel.ids)[:3]
     )
     raise BadInput(
-        f"the data has no readings of client {model.client!r}; it has {', '.join(near)}"
-        f"{', ...' if panel.num_clients > len(near) else ''}. A table of one meter needs no id column"
+        f"the data has no readings of client {model.client!r}",
+        f"it has {', '.join(near)}{(', ...' if panel.num_clients > len(near) else '')}. A table "
+        "of one meter needs no id column",
     )
 
 
@@ -847,8 +863,9 @@ def _check_unit(model: ClientModel, load: np.ndarray) -> list[str]:
     if usual / _OTHER_UNIT < large < usual * _OTHER_UNIT:
         return []
     said = (
-        f"the readings reach {large:.3g} kWh per interval, those in training {usual:.3g}: is the unit right? Say it: "
-        "--set unit=Wh (or MWh, W, kW, MW), or --set unit=kWh if the load did change so much"
+        f"the readings reach {large:.3g} kWh per interval, those in training {usual:.3g}: is "
+        "the unit right? Say it: ‹unit=Wh› (or MWh, W, kW, MW), or ‹unit=kWh› if the "
+        "load did change so much"
     )
     if large > usual:
         raise BadInput(said)

@@ -26,8 +26,7 @@ def rmse(actual: np.ndarray, forecast: np.ndarray) -> float | None:
 
 
 def nrmse(actual: np.ndarray, forecast: np.ndarray) -> float | None:
-    """Root mean squared error relative to the mean absolute load; undefined where the load is zero.
-    """
+    """Root mean squared error relative to the mean absolute load; undefined where the load is zero."""
     error, load = rmse(actual, forecast), mae(actual, np.zeros_like(actual))
     return None if error is None or load is None else _ratio(error, load)
 

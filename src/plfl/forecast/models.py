@@ -87,7 +87,7 @@ def make_loss(name: str, view: View) -> Loss:
     """A loss by name, for the outputs of a view."""
     if isinstance(view, Plain):
         if name == "quantile":
-            raise BadInput("loss = quantile is for model analog; take the recipe forecast")
+            raise BadInput("loss = quantile is for model analog", "take the recipe forecast")
         return (
             squared_error
             if name == "squared"
@@ -234,14 +234,14 @@ def check_model(model: Model, task: Task) -> dict[str, jax.ShapeDtypeStruct]:
         if getattr(forecasts, "shape", None) != (3,):
             found = getattr(forecasts, "shape", type(forecasts).__name__)
             raise BadInput(
-                f"the model must give one forecast per window, shape (batch,); for a batch of 3 it gave {found}"
+                "the model must give one forecast per window, shape (batch,)",
+                f"for a batch of 3 it gave {found}",
             )
     return params
 
 
 def _evaluated(what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Shapes of what a user's function returns; whatever goes wrong in there is told in one line.
-    """
+    """Shapes of what a user's function returns; whatever goes wrong in there is told in one line."""
     try:
         return jax.eval_shape(function, *args)
     except Exception as error:
@@ -260,10 +260,11 @@ def make_model(config: Config, task: Task) -> Model:
     """The model that a config names, for the windows of a task."""
     if config.model == GIVEN:
         raise BadInput(
-            "this run's model was given in Python; go on with plfl.run(resume=..., model=...) there"
+            "this run's model was given in Python",
+            "go on with plfl.run(resume=..., model=...) there",
         )
     if config.model not in MODELS:
-        raise BadInput(f"unknown model {config.model!r}; known models: {', '.join(MODELS)}")
+        raise BadInput(f"unknown model {config.model!r}", f"known models: {', '.join(MODELS)}")
     if isinstance(task.view, Aligned):
         return analog(task.view, hidden=config.hidden)
     return lstm_mlp(task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp)

@@ -93,8 +93,7 @@ class Plain:
         return list(names)
 
     def read_calendar(self, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
-        """The zone of each client (clients,), and time of day and weekday (zones, time, 2), scaled.
-        """
+        """The zone of each client (clients,), and time of day and weekday (zones, time, 2), scaled."""
         zone_of_client, time_of_day, weekday = local_calendar(panel)
         return zone_of_client, scale_calendar(time_of_day, weekday, panel.steps_per_day)
 
@@ -133,8 +132,7 @@ class Plain:
     def flatten(
         self, data: ClientData, origins: np.ndarray, *, has_days: bool = True
     ) -> np.ndarray:
-        """The inputs of windows as rows (windows, columns), for models that know nothing of time.
-        """
+        """The inputs of windows as rows (windows, columns), for models that know nothing of time."""
         del has_days
         times = origins[:, None] + np.arange(1 - self.lookback, 1)  # (windows, lookback)
         series, calendar = data.series[times], data.calendar[data.zone][times]
@@ -383,8 +381,8 @@ def make_view(panel: Panel, config: Config) -> View:
     if config.model != "analog":
         if furthest:
             raise BadInput(
-                f"horizon = {config.horizon!r}: the model {config.model} forecasts one lead; write horizon=1h, say, or "
-                "take the recipe forecast"
+                f"horizon = {config.horizon!r}: the model {config.model} forecasts one lead",
+                "write horizon=1h, say, or take the recipe forecast",
             )
         return Plain(lookback, count_intervals(config.horizon, panel.interval, "horizon"))
     last = count_intervals(furthest or config.horizon, panel.interval, "horizon")
@@ -417,5 +415,5 @@ def make_view(panel: Panel, config: Config) -> View:
 def _place(panel: Panel, name: str) -> int:
     if name not in panel.covariate_names:
         known = ", ".join(panel.covariate_names) or "none"
-        raise BadInput(f"future = {name!r}: the data has no such covariate; it has {known}")
+        raise BadInput(f"future = {name!r}: the data has no such covariate", f"it has {known}")
     return panel.covariate_names.index(name)

@@ -131,8 +131,7 @@ class Task:
         )
 
     def was_read(self, rows: slice | Sequence[int] | np.ndarray = slice(None)) -> np.ndarray:
-        """(rows, time) where some clients' loads are readings; (rows, 0) if the view does not ask.
-        """
+        """(rows, time) where some clients' loads are readings; (rows, 0) if the view does not ask."""
         if not self.view.marks_unknown:
             return np.zeros((len(self.bounds[rows]), 0), bool)
         return np.isfinite(self.panel.load[rows])
@@ -206,7 +205,7 @@ def make_task(
         for part in PARTS:
             origins[part].append(cut.origins[part])
     if not rows:
-        raise BadInput(f"no client can take part ({len(new)} refused); {new[0]}")
+        raise BadInput(f"no client can take part ({len(new)} refused)", f"{new[0]}")
     kept = panel if len(rows) == panel.num_clients else panel.take(rows, scratch)
     zone_of_client, calendar = view.read_calendar(kept)
     return Task(
@@ -398,7 +397,10 @@ def _why_refused(
             detail += f" with history_days = {config.history_days}"
         else:
             needed = _shortest(panel, config)
-            detail += f"; {needed:,} readings without gaps ({needed / panel.steps_per_day:.1f} days) are enough"
+            detail += (
+                f"; {needed:,} readings without gaps ({needed / panel.steps_per_day:.1f} days) "
+                "are enough"
+            )
         return Finding("PLF109", 1, place, detail)
     train = panel.load[row, bounds[0] : bounds[1]].astype(np.float64)
     if is_steady(train[np.isfinite(train)]):

@@ -59,7 +59,9 @@ _ELSEWHERE = {
     "quantiles": "say level",
     "statics": "give static_df to fit",
     "layout": "frames are long, with a row per id and stamp",
-    "cumulative": "give energy or power; df['y'] = df.groupby('unique_id')['y'].diff() makes it of a register",
+    "cumulative": (
+        "give energy or power; df['y'] = df.groupby('unique_id')['y'].diff() makes it of a register"
+    ),
     "time_format": "give stamps as datetimes",
     "decimal": "give loads as numbers",
 }
@@ -189,7 +191,7 @@ class Forecaster:
     def _known(self) -> _Fitted:
         if self._fitted is None:
             raise BadInput(
-                "this Forecaster is not fitted; call fit(df) first, or Forecaster.load(path)"
+                "this Forecaster is not fitted", "call fit(df) first, or Forecaster.load(path)"
             )
         return self._fitted
 
@@ -286,7 +288,8 @@ class Forecaster:
                 rows += _validate(place / str(k), record, group, num_leads)
             if not rows:
                 raise BadInput(
-                    "no series has both a forecast and a reading behind a cutoff; give longer records"
+                    "no series has both a forecast and a reading behind a cutoff",
+                    "give longer records",
                 )
             rows.sort(key=lambda row: row.client)
             return _build(frame, rows, places, config, record.whole.interval)
@@ -348,8 +351,8 @@ class Forecaster:
                 if not len(near):
                     possible = ", ".join(f"{known:g}" for known in self.levels)
                     raise BadInput(
-                        f"level = {each:g}: this Forecaster has the levels {possible}; take one of them, or fit "
-                        f"Forecaster(level=[{each:g}])"
+                        f"level = {each:g}: this Forecaster has the levels {possible}",
+                        f"take one of them, or fit Forecaster(level=[{each:g}])",
                     )
                 places[f"{NAME}-{side}-{each:g}"] = int(near[0])
         return places
@@ -360,20 +363,22 @@ class Forecaster:
                 continue
             if client in self.left_out:
                 raise BadInput(
-                    f"series {client!r} has no model, it was {self.left_out[client]}; leave it out of df"
+                    f"series {client!r} has no model, it was {self.left_out[client]}",
+                    "leave it out of df",
                 )
             some = ", ".join(list(self._known.recent.ids)[:5])
             raise BadInput(
-                f"series {client!r} is not among the {len(self._known.recent.ids):,} that were fitted ({some}, ...); "
-                "leave it out of df, or fit anew with it"
+                f"series {client!r} is not among the {len(self._known.recent.ids):,} that were "
+                f"fitted ({some}, ...)",
+                "leave it out of df, or fit anew with it",
             )
 
     def _check_clock(self, frame: _Frame) -> None:
         before = self._known.recent
         if frame.is_naive and not before.is_naive and self.timezone is None:
             raise BadInput(
-                f"the stamps of df have no time zone, those of the fit have {before.stamps.tz}; give them alike, as "
-                "df['ds'].dt.tz_localize(...) does, or fit with timezone=..."
+                f"the stamps of df have no time zone, those of the fit have {before.stamps.tz}",
+                "give them alike, as df['ds'].dt.tz_localize(...) does, or fit with timezone=...",
             )
 
     def _append(self, frame: _Frame, futr_df: Any) -> pa.Table:
@@ -381,14 +386,15 @@ class Forecaster:
         config = self.config
         if not config.future:
             raise BadInput(
-                "futr_df is given, and no covariate is known ahead; say which when fitting, as in "
-                "Forecaster(future=['temperature']), or leave it out"
+                "futr_df is given, and no covariate is known ahead",
+                "say which when fitting, as in Forecaster(future=['temperature']), or leave it out",
             )
         ahead = _as_arrow(futr_df, config, "futr_df")
         _check_columns(ahead, (config.id_column, config.time_column, *config.future), "futr_df")
         if frame.is_naive != (_stamp_type(ahead, config, "futr_df").tz is None):
             raise BadInput(
-                "of the stamps of futr_df and of the readings, one has a time zone; give both alike"
+                "of the stamps of futr_df and of the readings, one has a time zone",
+                "give both alike",
             )
         names = [
             name
@@ -437,7 +443,8 @@ class Forecaster:
         )
         if not 1 <= leads <= longest:
             raise BadInput(
-                f"h = {h}: this Forecaster forecasts {longest} intervals; take Forecaster(h={h!r})"
+                f"h = {h}: this Forecaster forecasts {longest} intervals",
+                f"take Forecaster(h={h!r})",
             )
         if n_windows < 1 or step < 1:
             raise BadInput(f"n_windows = {n_windows}, step_size = {step_size}: both are at least 1")
@@ -445,8 +452,9 @@ class Forecaster:
         origins = [last - k * step for k in reversed(range(n_windows))]
         if origins[0] < 1:
             raise BadInput(
-                f"{n_windows} windows of {leads} intervals, {step} apart, do not fit into {panel.num_times:,} "
-                "intervals; take fewer n_windows, or a smaller step_size or h"
+                f"{n_windows} windows of {leads} intervals, {step} apart, do not fit into "
+                f"{panel.num_times:,} intervals",
+                "take fewer n_windows, or a smaller step_size or h",
             )
         return origins, leads
 
@@ -516,7 +524,7 @@ def _place_alone(
 ) -> tuple[np.ndarray, dict[str, np.ndarray], Any]:
     known = np.isfinite(series.values)
     if not known.any():
-        raise BadInput(f"series {series.id!r} has no reading to go on from; leave it out")
+        raise BadInput(f"series {series.id!r} has no reading to go on from", "leave it out")
     utc = (
         series.stamps if series.stamp_zone is None else to_utc(series.stamp_zone, series.stamps)[0]
     )
@@ -541,9 +549,10 @@ def _forecast_series(model: ClientModel, series: _Placed) -> Forecast:
         is_known[: len(column)] = np.isfinite(column)
         if not is_known.all():
             raise BadInput(
-                f"{name} is wanted for the {len(is_known)} intervals after the last reading of series "
-                f"{model.client!r}, and is missing for {int((~is_known).sum())}, the first at "
-                f"{found.begins[int(np.argmin(is_known))]}Z; give futr_df with a row for each"
+                f"{name} is wanted for the {len(is_known)} intervals after the last reading of "
+                f"series {model.client!r}, and is missing for {int((~is_known).sum())}, the first "
+                f"at {found.begins[int(np.argmin(is_known))]}Z",
+                "give futr_df with a row for each",
             )
     return found
 
@@ -651,7 +660,7 @@ def _open(df: Any, config: Config) -> _Frame:
     table = _as_arrow(df, config, "df")
     _check_columns(table, (config.id_column, config.time_column, config.load_column), "df")
     if not table.num_rows:
-        raise BadInput("df has no rows; give readings")
+        raise BadInput("df has no rows", "give readings")
     return _as_frame(table, type(df).__module__.partition(".")[0], config)
 
 
@@ -659,7 +668,7 @@ def _as_frame(table: pa.Table, kind: str, config: Config) -> _Frame:
     own = pc.unique(table[config.id_column].combine_chunks())
     texts = _as_texts(own).to_pylist()
     if None in texts:
-        raise BadInput(f"a row of df has no {config.id_column}; fill it in, or leave the row out")
+        raise BadInput(f"a row of df has no {config.id_column}", "fill it in, or leave the row out")
     ids = {text: place for place, text in enumerate(texts)}
     return _Frame(table, kind, ids, own, _stamp_type(table, config, "df"))
 
@@ -668,7 +677,8 @@ def _as_arrow(df: Any, config: Config, what: str) -> pa.Table:
     """A frame as an Arrow table whose texts every kernel can read."""
     if isinstance(df, str | PathLike):
         raise BadInput(
-            f"{what} is a pandas, polars or Arrow frame, not the path {str(df)[:80]!r}; read the file first"
+            f"{what} is a pandas, polars or Arrow frame, not the path {str(df)[:80]!r}",
+            "read the file first",
         )
     columns = open_table(df, config)
     names = columns.schema.names
@@ -704,8 +714,9 @@ def _check_columns(table: pa.Table, wanted: Sequence[str], what: str) -> None:
         if name not in table.column_names:
             there = ", ".join(table.column_names[:12])
             raise BadInput(
-                f"{what} has no column {name!r}; it has {there}. Rename one, or say its name, as in "
-                "Forecaster(id_column='meter', time_column='time', load_column='kwh')"
+                f"{what} has no column {name!r}",
+                f"it has {there}. Rename one, or say its name, as in "
+                "Forecaster(id_column='meter', time_column='time', load_column='kwh')",
             )
 
 
@@ -713,8 +724,8 @@ def _stamp_type(table: pa.Table, config: Config, what: str) -> pa.TimestampType:
     kind = table.schema.field(config.time_column).type
     if not pa.types.is_timestamp(kind):
         raise BadInput(
-            f"column {config.time_column!r} of {what} is of type {kind}; datetimes are needed, as pandas.to_datetime "
-            "makes them"
+            f"column {config.time_column!r} of {what} is of type {kind}",
+            "datetimes are needed, as pandas.to_datetime makes them",
         )
     return kind
 
@@ -797,11 +808,11 @@ def _new_folder(path: str | Path | None) -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix="plfl-")) if path is None else Path(path).absolute()
     try:
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
-            raise BadInput(f"{place} exists and is not empty; choose another folder")
+            raise BadInput(f"{place} exists and is not empty", "choose another folder")
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(
-            f"cannot write to {place} ({error.strerror}); choose another folder"
+            f"cannot write to {place} ({error.strerror})", "choose another folder"
         ) from None
     try:
         yield place
@@ -816,19 +827,20 @@ def _read_facts(folder: Path) -> dict[str, Any]:
         facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
         if facts["format"] != FORMAT:
             raise BadInput(
-                f"{folder} was written by plfl {facts['plfl']} in format {facts['format']}, this is format {FORMAT}; "
-                f"load it with plfl {facts['plfl']}, or fit anew"
+                f"{folder} was written by plfl {facts['plfl']} in format {facts['format']}, this "
+                f"is format {FORMAT}",
+                f"load it with plfl {facts['plfl']}, or fit anew",
             )
     except OSError as error:
         raise BadInput(
-            f"{folder} holds no Forecaster ({_FACTS}: {error.strerror}); give a folder that save(path) or "
-            "fit(..., folder=path) wrote"
+            f"{folder} holds no Forecaster ({_FACTS}: {error.strerror})",
+            "give a folder that save(path) or fit(..., folder=path) wrote",
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(
-            f"{folder / _FACTS} is damaged ({error}); save the Forecaster again"
+            f"{folder / _FACTS} is damaged ({error})", "save the Forecaster again"
         ) from None
     return dict(facts)
 
@@ -853,7 +865,7 @@ def _read_fitted(folder: Path) -> _Fitted:
             ]
         recent = _as_frame(_read_recent(folder, config, facts["stamps"]), facts["kind"], config)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise BadInput(f"{folder} is not complete ({error}); save the Forecaster again") from None
+        raise BadInput(f"{folder} is not complete ({error})", "save the Forecaster again") from None
     return _Fitted(
         folder,
         Result.from_dict(values | {"history": history, "folder": str(folder / _RUN)}),

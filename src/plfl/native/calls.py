@@ -82,8 +82,7 @@ def days_forward(*args: jax.Array) -> jax.Array:
 
 
 def days_backward(*args: jax.Array) -> tuple[jax.Array, ...]:
-    """Gradients of weight, bias, mix and distance, from the same and the gradient of the outputs.
-    """
+    """Gradients of weight, bias, mix and distance, from the same and the gradient of the outputs."""
     return tuple(_call("plfl_days_backward", [param.shape for param in args[:4]], *args))
 
 

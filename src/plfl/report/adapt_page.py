@@ -25,9 +25,10 @@ def make_page(result: dict[str, Any]) -> str:
     """The HTML of an adaptation's page, from its result alone."""
     facts = f"run {result['run']} after {result['rounds']:,} rounds · plfl {result['version']}"
     body = (
-        f'<header><p class="facts">{escape(facts)}</p><h1>{escape(say_verdict(result))}</h1>'
-        "<p>Only the shared part of the run was used; each meter tuned a copy of it on its own readings.</p></header>"
-        f"<main>{_curve(result)}{_meters(result)}</main>\n"
+        "<header><p "
+        f'class="facts">{escape(facts)}</p><h1>{escape(say_verdict(result))}</h1><p>Only '
+        "the shared part of the run was used; each meter tuned a copy of it on its own "
+        f"readings.</p></header><main>{_curve(result)}{_meters(result)}</main>\n"
     )
     return fill("plfl adapt", body)
 
@@ -75,7 +76,10 @@ def _meters(result: dict[str, Any]) -> str:
     for name in bands.values():
         head += [f"shared{name}", f"kept{name}", "what was kept"]
     rows = [_meter_cells(k, meter, bands) for k, meter in enumerate(result["meters"])]
-    hint = "Mean absolute error on the meter's own validation part, relative to persistence: below 1 is better."
+    hint = (
+        "Mean absolute error on the meter's own validation part, relative to persistence: below 1 "
+        "is better."
+    )
     return f"<section><h2>Meters</h2><p>{hint}</p>{table([*head, ''], rows)}</section>"
 
 
@@ -111,15 +115,16 @@ def _curve(result: dict[str, Any]) -> str:
         lines, ticks, label=f"Test MASE against days of history. {said}.", reference=1
     )
     keys = " ".join(
-        f'<span class="{kind}"><svg class="key-line" aria-hidden="true"><path class="curve {kind}" d="M1 4H31"/></svg>'
-        f"</span> {method}: {_MEANING[method]};"
+        (
+            f'<span class="{kind}"><svg class="key-line" aria-hidden="true"><path '
+            f'class="curve {kind}" d="M1 4H31"/></svg></span> {method}: {_MEANING[method]};'
+        )
         for method, kind in METHODS.items()
     )
     return (
-        "<section><h2>Error against days of history</h2><p>Test MASE on the last tenth of each record, mean over "
-        f"meters: {keys} persistence is 1.</p><figure>{chart}</figure>{_curve_table(points)}"
-        f"{behind(_nested(points, 'mase', 'meter'), 'Each meter')}"
-        f"{behind(_nested(points, 'mase_by_lead', 'lead'), 'By lead')}</section>"
+        "<section><h2>Error against days of history</h2><p>Test MASE on the last tenth of "
+        f"each record, mean over meters: {keys} persistence is "
+        f"1.</p><figure>{chart}</figure>{_curve_table(points)}{behind(_nested(points, 'mase', 'meter'), 'Each meter')}{behind(_nested(points, 'mase_by_lead', 'lead'), 'By lead')}</section>"
     )
 
 

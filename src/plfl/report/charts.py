@@ -109,9 +109,11 @@ def bar_chart(rows: Sequence[tuple[str, float]], *, label: str) -> str:
         end, y, shown = percent(min(value, ends[1]), ends), (i + 0.5) * _ROW_HEIGHT, ratio(value)
         mark = "▶" if value > ends[1] else mark
         parts.append(
-            f'<g class="{kind}"><title>{escape(name)}: {shown}</title>{line("bar", x=(one, end), y=(f"{y:g}",) * 2)}'
-            f'<text class="mark" x="{end}" y="{y + 5:g}">{mark}</text>{row_name(name, y)}'
-            f'<text class="value" x="100%" y="{y + 4:g}" dx="14">{shown}{word}</text></g>'
+            f'<g class="{kind}"><title>{escape(name)}: '
+            f"{shown}</title>{line('bar', x=(one, end), y=(f'{y:g}',) * 2)}<text "
+            f'class="mark" x="{end}" '
+            f'y="{y + 5:g}">{mark}</text>{row_name(name, y)}<text class="value" '
+            f'x="100%" y="{y + 4:g}" dx="14">{shown}{word}</text></g>'
         )
     parts.append(line("reference", x=(one, one), y=("0%", "100%")))
     return figure("".join(parts), label, height=len(rows) * _ROW_HEIGHT, kind="bars")
@@ -126,10 +128,10 @@ def amount_chart(rows: Sequence[tuple[str, float, str]], *, label: str) -> str:
     for i, (name, value, text) in enumerate(rows):
         y = (i + 0.5) * _ROW_HEIGHT
         parts.append(
-            f"<g><title>{escape(name)}: {escape(text)}</title>"
-            f'<rect class="amount" x="0" y="{y - 8:g}" height="16" width="{percent(value, ends)}"/>'
-            f'<text class="value" x="{percent(value, ends)}" y="{y + 4:g}" dx="8">{escape(text)}</text>'
-            f"{row_name(name, y)}</g>"
+            f'<g><title>{escape(name)}: {escape(text)}</title><rect class="amount" x="0" '
+            f'y="{y - 8:g}" height="16" width="{percent(value, ends)}"/><text '
+            f'class="value" x="{percent(value, ends)}" y="{y + 4:g}" '
+            f'dx="8">{escape(text)}</text>{row_name(name, y)}</g>'
         )
     return figure("".join(parts), label, height=len(rows) * _ROW_HEIGHT, kind="bars")
 
@@ -154,7 +156,10 @@ def ratio_rows(rows: Sequence[Row], *, label: str) -> str:
         return NOTHING
     axis, ends = ratio_axis(values)
     one = percent(1, ends)
-    zone = f'<rect class="losing" x="{one}" y="0" height="100%" width="{100 * (1 - share(1, ends)):.2f}%"/>'
+    zone = (
+        f'<rect class="losing" x="{one}" y="0" height="100%" '
+        f'width="{100 * (1 - share(1, ends)):.2f}%"/>'
+    )
     reference = line("reference", x=(one, one), y=("0%", "100%"))
     return _rows(rows, zone + axis + reference, ends, label)
 
@@ -204,7 +209,8 @@ def _rows(rows: Sequence[Row], axis: str, ends: Ends, label: str, kind: str = "b
             parts.append(row_name(row.name, y))
         if is_named and row.remark:
             parts.append(
-                f'<text class="value {row.kind}" x="100%" y="{y + 4:g}" dx="14">{escape(row.remark)}</text>'
+                f'<text class="value {row.kind}" x="100%" y="{y + 4:g}" '
+                f'dx="14">{escape(row.remark)}</text>'
             )
     return figure(
         "".join(parts), label, height=round(len(rows) * height), kind=kind if is_named else ""
@@ -217,7 +223,10 @@ def _mark(mark: Mark, y: float, ends: Ends, *, is_text: bool) -> str:
     if not is_text:
         return f'<circle class="{mark.kind}" cx="{x}" cy="{y:.4g}" r="2"/>'
     title = f"<title>{escape(mark.title)}</title>" if mark.title else ""
-    return f'<text class="mark {mark.kind}" x="{x}" y="{y + 5:g}">{title}{"▶" if is_beyond else mark.sign}</text>'
+    return (
+        f'<text class="mark {mark.kind}" x="{x}" '
+        f'y="{y + 5:g}">{title}{("▶" if is_beyond else mark.sign)}</text>'
+    )
 
 
 def method_rows(rows: Sequence[Row], *, label: str) -> str:
@@ -237,7 +246,8 @@ def method_rows(rows: Sequence[Row], *, label: str) -> str:
             )
         parts.append(row_name(row.name, y))
         parts.append(
-            f'<text class="value {row.kind}" x="100%" y="{y + 4:g}" dx="14">{escape(row.remark)}</text>'
+            f'<text class="value {row.kind}" x="100%" y="{y + 4:g}" '
+            f'dx="14">{escape(row.remark)}</text>'
         )
     return figure("".join(parts), label, height=len(rows) * _ROW_HEIGHT, kind="bars")
 
@@ -261,8 +271,9 @@ def interval_chart(rows: Sequence[tuple[Row, Ends | None]], *, label: str) -> st
         bar = line("interval", x=(low, high), y=(f"{y:g}",) * 2) if interval else ""
         marks = "".join(_mark(mark, y, ends, is_text=True) for mark in row.marks)
         parts.append(
-            f'<g class="{row.kind}">{bar}{marks}</g>{row_name(row.name, y)}'
-            f'<text class="value {row.kind}" x="100%" y="{y + 4:g}" dx="14">{escape(row.remark)}</text>'
+            f'<g class="{row.kind}">{bar}{marks}</g>{row_name(row.name, y)}<text '
+            f'class="value {row.kind}" x="100%" y="{y + 4:g}" '
+            f'dx="14">{escape(row.remark)}</text>'
         )
     return figure("".join(parts), label, height=len(rows) * _ROW_HEIGHT, kind="bars")
 

@@ -33,14 +33,14 @@ def draw_clients(
     for i, (client, series) in enumerate(forecasts.weeks.items()):
         hours = _hours(forecasts.hours[client].means(), client, "kWh")
         parts.append(
-            f'<div class="client"{" hidden" if i else ""}><h3>{escape(client)}</h3>'
-            f"<figure><figcaption>Load in kWh per {interval:g} minutes, UTC: "
-            '<span class="pen">actual <span class="key thick"></span></span> '
-            f'<span class="pen">forecast <span class="key"></span></span>{_band_key(forecasts.percent)}</figcaption>'
-            f"{_week(client, series, interval)}</figure><figure><figcaption>Mean absolute error in kWh by local hour: "
-            '<span class="pen">forecast <span class="key"></span></span> '
-            '<span class="pen">persistence <span class="key thick"></span></span></figcaption>'
-            f"{hours}</figure></div>"
+            "<div "
+            f'class="client"{(" hidden" if i else "")}><h3>{escape(client)}</h3><figure><figcaption>Load '
+            f'in kWh per {interval:g} minutes, UTC: <span class="pen">actual <span '
+            'class="key thick"></span></span> <span class="pen">forecast <span '
+            f'class="key"></span></span>{_band_key(forecasts.percent)}</figcaption>{_week(client, series, interval)}</figure><figure><figcaption>Mean '
+            'absolute error in kWh by local hour: <span class="pen">forecast <span '
+            'class="key"></span></span> <span class="pen">persistence <span class="key '
+            f'thick"></span></span></figcaption>{hours}</figure></div>'
         )
     num_more = num_forecast - len(parts)
     return {
@@ -81,7 +81,10 @@ def _hours(means: np.ndarray, whose: str, unit: str) -> str:
 def _band_key(percent: int | None) -> str:
     if percent is None:
         return ""
-    return f' <span class="pen">{percent} % of the loads are to lie in <span class="key area"></span></span>'
+    return (
+        f' <span class="pen">{percent} % of the loads are to lie in <span class="key '
+        'area"></span></span>'
+    )
 
 
 def _week(client: str, series: np.ndarray, interval: float) -> str:

@@ -18,7 +18,10 @@ from plfl.report.tables import DASH, MAX_FINDINGS, Cell, amount, behind, duratio
 
 _MAX_POINTS = 500
 _SHOWN_ROUNDS = 50
-_HEAD = '<link rel="icon" href="data:,">\n<noscript><meta http-equiv="refresh" content="5"></noscript>\n'
+_HEAD = (
+    '<link rel="icon" href="data:,">\n<noscript><meta http-equiv="refresh" '
+    'content="5"></noscript>\n'
+)
 _SOURCES = "connect-src 'self'; img-src data:"
 
 
@@ -120,8 +123,8 @@ def _troubles(history: Sequence[Mapping[str, Any]]) -> str:
         else ""
     )
     return (
-        f'<section id="troubles">\n<h2>Who did not count, or was late</h2>\n{table(head, shown, kind="words troubles")}'
-        f"{more}\n</section>\n"
+        '<section id="troubles">\n<h2>Who did not count, or was late</h2>\n'
+        f"{table(head, shown, kind='words troubles')}{more}\n</section>\n"
     )
 
 

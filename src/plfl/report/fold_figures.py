@@ -81,7 +81,10 @@ def say_focus(study: StoredStudy, source: Source) -> str:
     folds = follow(study, source)[source.focus.short if study.has_levels else WINNER][1:]
     mean, sd = mean_over(folds), spread(folds)
     words = "" if sd is None else f" ± {sd:.3f}"
-    return f"Over {counted(len(folds), 'fold')} of the time: <strong{mean.attributes}>{mean.text}</strong>{words}"
+    return (
+        f"Over {counted(len(folds), 'fold')} of the time: "
+        f"<strong{mean.attributes}>{mean.text}</strong>{words}"
+    )
 
 
 def mean_over(parts: Sequence[Part]) -> Cell:
@@ -104,11 +107,17 @@ def spread(parts: Sequence[Part]) -> float | None:
 def say_folds(study: StoredStudy) -> str:
     """How often who wins."""
     tests = [(fold, source) for fold in study.folds for source in fold.sources]
-    what = f"{counted(len(tests), 'test')} ({counted(len(study.folds), 'fold')}, {counted(len(study.sources), 'source')})"
+    what = (
+        f"{counted(len(tests), 'test')} ({counted(len(study.folds), 'fold')}, "
+        f"{counted(len(study.sources), 'source')})"
+    )
     names = {source.focus.words for _, source in tests if source.focus}
     if not study.has_levels or len(names) != 1:
         same = sum(_is_same(study.sources[source.index].focus, source.focus) for _, source in tests)
-        return f"In {same:,} of {what}, what is chosen on validation data is what the single split chooses."
+        return (
+            f"In {same:,} of {what}, what is chosen on validation data is what the single split "
+            "chooses."
+        )
     found: dict[str, Counter[str]] = {}
     for fold, source in tests:
         for rival in source.rivals if source.focus else []:
@@ -129,8 +138,7 @@ def _is_same(one: Contender | None, other: Contender | None) -> bool:
 
 
 def _draw(study: StoredStudy, source: Source) -> str:
-    """A row for the single split, for each fold and for their mean, with a mark for each contender.
-    """
+    """A row for the single split, for each fold and for their mean, with a mark for each contender."""
     tracks = follow(study, source)
     starts = [fold.sources[source.index].stored["test"][0][:10] for fold in study.folds]
     names = ["single split", *(f"{start} on" for start in starts), "mean of folds"]

@@ -204,7 +204,7 @@ def _opened(path: Path) -> Iterator["pq.ParquetFile"]:
     except FileNotFoundError:
         raise missing(path) from None
     except pa.ArrowException as error:
-        raise Damaged(f"{path} cannot be read ({error}); restore it, or run again") from error
+        raise Damaged(f"{path} cannot be read ({error})", "restore it, or run again") from error
 
 
 def _widest(path: Path) -> int | None:

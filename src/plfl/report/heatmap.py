@@ -96,12 +96,11 @@ def _cell(heat: Heat, x: float, y: float, width: float, shades: Shades, best: fl
     star = "★" if heat.value is not None and heat.value == best else ""
     text = DASH if heat.value is None else heat.cell.text
     return (
-        f'<g class="{kind}"><title>{escape(heat.title)}</title>'
-        f'<rect class="cell" style="--t:{strength:.2f}" x="{x:.2f}%" y="{y + 1:g}" width="{width:.2f}%" '
-        f'height="{_ROW_HEIGHT - 2}"/>'
-        f'<text class="heat" x="{x + width / 2:.2f}%" y="{y + _ROW_HEIGHT / 2 + 4:g}"'
-        f"{heat.cell.attributes}>{escape(text)}</text>"
-        f'<text class="star" x="{x + width:.2f}%" dx="-8" y="{y + 11:g}">{star}</text></g>'
+        f'<g class="{kind}"><title>{escape(heat.title)}</title><rect class="cell" '
+        f'style="--t:{strength:.2f}" x="{x:.2f}%" y="{y + 1:g}" width="{width:.2f}%" '
+        f'height="{_ROW_HEIGHT - 2}"/><text class="heat" x="{x + width / 2:.2f}%" '
+        f'y="{y + _ROW_HEIGHT / 2 + 4:g}"{heat.cell.attributes}>{escape(text)}</text><text '
+        f'class="star" x="{x + width:.2f}%" dx="-8" y="{y + 11:g}">{star}</text></g>'
     )
 
 

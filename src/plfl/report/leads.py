@@ -251,7 +251,10 @@ def _coverage(
 
     ordered = sorted(covered, key=lambda client: (-abs(miss(client)), client["id"]))
     shown = [_coverage_row(client, levels, miss(client)) for client in ordered[:MAX_NAMED_ROWS]]
-    label = f"Share of test loads within the intervals, by client; {len(shown)} clients, the farthest off first."
+    label = (
+        f"Share of test loads within the intervals, by client; {len(shown)} clients, the farthest "
+        "off first."
+    )
     targets = [int(level) / 100 for level in levels]
     hint = (
         f"These are the {len(shown)} farthest off of {len(covered):,}."

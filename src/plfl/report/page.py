@@ -27,7 +27,8 @@ def write_report(folder: Path) -> Path:
     except (KeyError, TypeError, AttributeError, IndexError, IsADirectoryError) as error:
         kind = "a study" if is_study else "a run"
         raise Damaged(
-            f"the results in {folder} are not those of {kind} ({error!r}); restore them, or run again"
+            f"the results in {folder} are not those of {kind} ({error!r})",
+            "restore them, or run again",
         ) from error
     path = folder / "report.html"
     write_text(path, page)

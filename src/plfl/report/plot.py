@@ -68,7 +68,8 @@ def x_axis(ticks: Mapping[float, str], ends: Ends) -> str:
         at = percent(x, ends)
         parts.append(line("grid", x=(at, at), y=("0%", "100%")))
         parts.append(
-            f'<text class="x{" wide" if i % 2 else ""}" x="{at}" y="100%" dy="18">{escape(text)}</text>'
+            f'<text class="x{(" wide" if i % 2 else "")}" x="{at}" y="100%" '
+            f'dy="18">{escape(text)}</text>'
         )
     return "".join(parts)
 
@@ -83,8 +84,7 @@ def y_axis(ticks: Sequence[float], ends: Ends) -> str:
 
 
 def ratio_axis(values: Sequence[float]) -> tuple[str, Ends]:
-    """An axis around 1; a few far outliers do not squeeze the others, their marks sit at the edge.
-    """
+    """An axis around 1; a few far outliers do not squeeze the others, their marks sit at the edge."""
     ordered = sorted(values)
     typical = max(1, ordered[len(ordered) * 3 // 4])
     ticks = nice_ticks(min(1, ordered[0]), max(1, min(ordered[-1], 3 * typical)), num_steps=5)
@@ -100,5 +100,8 @@ def row_name(name: str, y: float) -> str:
 
 def figure(content: str, label: str, *, height: int, kind: str = "") -> str:
     """The plot area with its content and its text alternative."""
-    svg = f'<svg role="img" tabindex="0" aria-label="{escape(label)}" height="{height}">{content}</svg>'
+    svg = (
+        f'<svg role="img" tabindex="0" aria-label="{escape(label)}" '
+        f'height="{height}">{content}</svg>'
+    )
     return f'<div class="plot {kind}">{svg}</div>'

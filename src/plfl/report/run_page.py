@@ -175,8 +175,9 @@ def _remarks(run: _Stored) -> str:
     parts, rounds = [], run.result["rounds"]
     if len(run.history) != rounds:
         parts.append(
-            f'<p class="warning">The results are those of {rounds:,} rounds, but {len(run.history):,} are on record: '
-            "the run was resumed and has not finished again.</p>"
+            f'<p class="warning">The results are those of {rounds:,} rounds, but '
+            f"{len(run.history):,} are on record: the run was resumed and has not finished "
+            "again.</p>"
         )
     noted = [(client["id"], client["note"]) for client in run.clients if client["note"]]
     parts.append(_remark("Clients with a note", ["client", "note"], noted))
@@ -242,8 +243,10 @@ def _client_charts(run: _Stored) -> str:
             f"Test MASE of {len(rows)} clients, from {ratio(rows[-1][1])} to {ratio(rows[0][1])}."
         )
         strip = (
-            f"<h3>All {len(rows):,} clients</h3><figure><figcaption>a stroke each; the long ones lose</figcaption>"
-            f"{strip_chart([mase for _, mase in rows], label=label)}</figure><h3>The {len(shown)} worst</h3>"
+            f"<h3>All {len(rows):,} clients</h3><figure><figcaption>a stroke each; the long "
+            "ones "
+            f"lose</figcaption>{strip_chart([mase for _, mase in rows], label=label)}</figure><h3>The "
+            f"{len(shown)} worst</h3>"
         )
     label = (
         f"Test MASE of {len(shown)} clients, worst first; the numbers are in the table of clients."

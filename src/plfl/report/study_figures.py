@@ -51,7 +51,10 @@ def draw_figures(study: StoredStudy) -> dict[str, str]:
             [_loads(source, MAX_ROWS // len(study.sources)) for source in study.sources]
         ),
         "traffic": _traffic(study),
-        "heat_title": f"MASE {'by optimizer pair and personalization' if study.has_levels else 'over the grid'}",
+        "heat_title": (
+            "MASE "
+            f"{('by optimizer pair and personalization' if study.has_levels else 'over the grid')}"
+        ),
         "heat_axes": _say_axes(study.axes),
         "heat_maps": "".join(_heat_maps(study, source) for source in study.sources),
         "curves": _trio([_curves(study, source) for source in study.sources]),
@@ -96,8 +99,9 @@ def _legend(study: StoredStudy) -> str:
                 contender.name if study.has_levels else contender.short,
             )
             items[words] = (
-                f'<span class="pen l{k}"><span class="sign">{SIGNS[k]}</span> {escape(words)} '
-                f'<svg class="key-line" aria-hidden="true"><path class="curve l{k}" d="M1 4H31"/></svg></span> '
+                f'<span class="pen l{k}"><span class="sign">{SIGNS[k]}</span> '
+                f'{escape(words)} <svg class="key-line" aria-hidden="true"><path '
+                f'class="curve l{k}" d="M1 4H31"/></svg></span> '
             )
     return "".join(items.values())
 
@@ -222,7 +226,10 @@ def _heat_map(
         key=lambda h: h.value or 0,
         default=None,
     )
-    label = f"Test MASE on {source.label}{', ' + title if title else ''}, by {_AXES.get(row_axis, row_axis)}"
+    label = (
+        f"Test MASE on {source.label}{(', ' + title if title else '')}, by "
+        f"{_AXES.get(row_axis, row_axis)}"
+    )
     label += f" and {_AXES.get(column_axis, column_axis)}" if column_axis else ""
     label += f"; lowest: {best.title}." if best else "; undefined everywhere."
     head = [_AXES.get(row_axis, row_axis), *columns]
@@ -232,7 +239,10 @@ def _heat_map(
     ]
     chart = heat_map(rows, columns, cells, shades, label=label)
     inside = f"<h4>{escape(title)}</h4>" if title else ""
-    return f'<figure style="--n:{len(columns)}">{inside}{chart}{behind(table(head, body, label=f"of {title}"))}</figure>'
+    return (
+        "<figure "
+        f'style="--n:{len(columns)}">{inside}{chart}{behind(table(head, body, label=f"of {title}"))}</figure>'
+    )
 
 
 def _values_of(study: StoredStudy, axis: str, points: Sequence[Point]) -> list[str]:
@@ -355,10 +365,11 @@ def _clients(study: StoredStudy, source: Source) -> str:
         else "By client"
     )
     return (
-        f"<h3>{escape(source.label)}</h3>"
-        f'<div class="pair"><figure><figcaption>{hint}; at the right, who loses to persistence</figcaption>{drawn}'
-        f"</figure><figure><figcaption>By method, a stroke per client; at the right, how many lose</figcaption>"
-        f"{_methods(source, ids, scores)}</figure></div>{behind_it}"
+        f'<h3>{escape(source.label)}</h3><div class="pair"><figure><figcaption>{hint}; at '
+        "the right, who loses to "
+        f"persistence</figcaption>{drawn}</figure><figure><figcaption>By method, a stroke per "
+        "client; at the right, how many "
+        f"lose</figcaption>{_methods(source, ids, scores)}</figure></div>{behind_it}"
     )
 
 
@@ -395,7 +406,10 @@ def _client_rows(source: Source, ids: Sequence[str], scores: dict[str, list[floa
         rows.append(
             Row(client, marks, f"▲ {' '.join(losers)}" if losers else "", "bad" if losers else "")
         )
-    label = f"Test MASE of {len(rows)} clients of {source.label} by method; the numbers are in the table."
+    label = (
+        f"Test MASE of {len(rows)} clients of {source.label} by method; the numbers are in the "
+        "table."
+    )
     return ratio_rows(rows, label=label)
 
 

@@ -122,7 +122,8 @@ def _tile(study: StoredStudy, source: Source, duels: Duels) -> str:
     num_scored = sum(client["mase"] is not None for client in first)
     over = " (mean over seeds)" if len(point.runs) > 1 else ""
     lines.append(
-        f"<strong{losers.attributes}>{losers.text}</strong> of {num_scored:,} clients lose to persistence{over}"
+        f"<strong{losers.attributes}>{losers.text}</strong> of {num_scored:,} clients lose to "
+        f"persistence{over}"
     )
     lines += _best_baseline(source)
     return f"<li><b>{escape(source.label)}</b>{''.join(f'<p>{line}</p>' for line in lines)}</li>"
@@ -202,8 +203,8 @@ def _duels(study: StoredStudy, duels: Duels) -> str:
     names = {source.focus.words for source, _, _ in duels if source.focus}
     focus = names.pop() if study.has_levels and len(names) == 1 else "the winner"
     intro = (
-        f"The rival’s test MASE minus that of {focus}, with its 95 % interval: right of the line {focus} is better, "
-        f"left of it the rival. {name_rivals(study)}"
+        f"The rival’s test MASE minus that of {focus}, with its 95 % interval: right of the "
+        f"line {focus} is better, left of it the rival. {name_rivals(study)}"
     )
     rows = [
         (_duel_row(study, *duel), duel[2].interval) for duel in duels if duel[2].mean is not None

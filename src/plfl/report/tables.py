@@ -71,8 +71,9 @@ def table(
     body = "".join(f"<tr>{_row(row)}</tr>\n" for row in rows[:most])
     more = f'<p class="hint">The first {most:,} of {len(rows):,}.</p>' if len(rows) > most else ""
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Table {escape(label or "by " + head[0])}">'
-        f'<table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>{more}'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Table '
+        f'{escape(label or "by " + head[0])}"><table '
+        f'class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>{more}'
     )
 
 

@@ -27,7 +27,10 @@ def say_verdict(study: StoredStudy, duels: Duels) -> str:
     said: dict[tuple[str, str], list[str]] = {}
     for rival in rivals:
         said.setdefault(_say_rival(study, rival, duels), []).append(rival)
-    return f"{focus.pop()} {listed([f'{does} {listed(names)}{where}' for (does, where), names in said.items()])}"
+    return (
+        f"{focus.pop()} "
+        f"{listed([f'{does} {listed(names)}{where}' for (does, where), names in said.items()])}"
+    )
 
 
 def _say_winners(study: StoredStudy, duels: Duels) -> str:
@@ -78,7 +81,10 @@ def say_difference(rival: Contender, found: Difference) -> str:
         interval = f"95\N{NO-BREAK SPACE}% interval {say_interval((low, high))}"
     if found.outcome == "unclear":
         side = "lower" if found.mean > 0 else "higher"
-        return f"No clear difference from {rival.words}: {abs(found.mean):.3f}{share} {side}; {interval}"
+        return (
+            f"No clear difference from {rival.words}: {abs(found.mean):.3f}{share} {side}; "
+            f"{interval}"
+        )
     return f"{found.outcome.capitalize()} {rival.words} by {abs(found.mean):.3f}{share}; {interval}"
 
 
@@ -90,22 +96,36 @@ def say_interval(interval: tuple[float, float]) -> str:
 def say_method(study: StoredStudy, duels: Duels) -> str:
     """How the comparisons were made."""
     what = (
-        "For each source and personalization level, the optimizer pair with the lowest validation MASE "
-        "(mean over seeds) is chosen."
+        (
+            "For each source and personalization level, the optimizer pair with the lowest "
+            "validation MASE (mean over seeds) is chosen."
+        )
         if study.has_levels
-        else "For each source, the points of the grid are ranked by validation MASE (mean over seeds)."
+        else (
+            "For each source, the points of the grid are ranked by validation MASE (mean over "
+            "seeds)."
+        )
     )
     drawn = next((found.drawn for _, _, found in duels if found.interval), "")
     seeds = (
         ""
         if len(study.seeds) > 1
-        else " There is one seed, so the interval is over clients only: it does not show what another seed would do."
+        else (
+            " There is one seed, so the interval is over clients only: it does not show what "
+            "another seed would do."
+        )
     )
     how = (
-        f" Their test MASE is compared client by client; the interval is a bootstrap over {drawn} "
-        f"({NUM_DRAWS:,} draws, numpy’s default_rng(0)).{seeds} “Beats” is said only where the interval excludes 0."
+        (
+            " Their test MASE is compared client by client; the interval is a bootstrap over "
+            f"{drawn} ({NUM_DRAWS:,} draws, numpy’s default_rng(0)).{seeds} “Beats” is said only "
+            "where the interval excludes 0."
+        )
         if drawn
-        else " Their test MASE is compared client by client; there are too few clients and seeds for an interval."
+        else (
+            " Their test MASE is compared client by client; there are too few clients and seeds "
+            "for an interval."
+        )
     )
     left_out = sum(found.num_left_out for _, _, found in duels)
     rest = (

@@ -65,7 +65,7 @@ _BELOW = 1 - 1e-4
 rounded.
 """
 _SAME_COVARIATES = (
-    "give the same ones in the same order (--set covariates=[...] chooses columns of a table)"
+    "give the same ones in the same order (‹covariates=[...]› chooses columns of a table)"
 )
 _SETTABLE = (*TABLE_FIELDS, "tune_rounds", "tune_lr", "device", "cores")
 log = logging.getLogger("plfl")
@@ -160,7 +160,7 @@ def adapt(
     started = time.perf_counter()
     place, tell = None if out is None else Path(out), observer or (lambda progress: None)
     if place is not None and place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise BadInput(f"{place} exists and is not empty; choose another --out")
+        raise BadInput(f"{place} exists and is not empty", "choose another --out")
     run = _read_run(Path(folder))
     config = _configure(run, data, settings or {})
     devices = prepare(config.device, config.cores, deterministic=config.deterministic)
@@ -207,19 +207,22 @@ def adapt(
 def _read_run(folder: Path) -> _Run:
     """A run's config and shared params, and the ids of its clients where they are on record."""
     if not folder.is_dir():
-        raise BadInput(f"{folder} does not exist; give the folder of a run")
+        raise BadInput(f"{folder} does not exist", "give the folder of a run")
     if not (folder / "config.toml").is_file():
-        raise BadInput(f"{folder} has no config.toml; is it the folder of a run?")
+        raise BadInput(f"{folder} has no config.toml", "is it the folder of a run?")
     config = read_config(folder / "config.toml")
     if config.model != "analog" or config.loss != "quantile":
         raise BadInput(
-            f"{folder} is a run of recipe {config.recipe} (model {config.model}, loss {config.loss}); only a model "
-            "analog with loss quantile can be adapted: train one with plfl run forecast"
+            f"{folder} is a run of recipe {config.recipe} (model {config.model}, loss "
+            f"{config.loss})",
+            "only a model analog with loss quantile can be adapted: train one with plfl run "
+            "forecast",
         )
     if config.personal:
         raise BadInput(
-            f"{folder} keeps {', '.join(config.personal)} at its clients, so its shared part is not a whole model; "
-            "adapt a run with personal=none, as recipe forecast has it"
+            f"{folder} keeps {', '.join(config.personal)} at its clients, so its shared part is "
+            "not a whole model",
+            "adapt a run with personal=none, as recipe forecast has it",
         )
     params, rounds = checkpoint.load_shared(folder)
     if rounds < config.rounds:
@@ -249,8 +252,8 @@ def _configure(run: _Run, data: Any, settings: Mapping[str, Any]) -> Config:
     for name in settings:
         if name not in _SETTABLE:
             raise BadInput(
-                f"--set {name}: the model is that of {run.folder}; what can be set is how a table is read, and "
-                f"tuning: {', '.join(_SETTABLE)}"
+                f"--set {name}: the model is that of {run.folder}",
+                f"what can be set is how a table is read, and tuning: {', '.join(_SETTABLE)}",
             )
     fresh = {
         name: Config.model_fields[name].default
@@ -285,18 +288,19 @@ def _check_inputs(run: _Run, panel: Panel) -> None:
     theirs, ours = run.facts.get("interval_minutes"), panel.minutes
     if theirs not in (None, ours):
         hint = (
-            f"add them up with --set interval={theirs:g}min"
-            if ours < theirs
-            else "give finer readings"
+            f"add them up with ‹interval={theirs:g}min›" if ours < theirs else "give finer readings"
         )
         raise BadInput(
-            f"the meters have an interval of {ours:g} minutes, {run.folder} was trained on {theirs:g}; {hint}"
+            f"the meters have an interval of {ours:g} minutes, {run.folder} was trained on "
+            f"{theirs:g}",
+            f"{hint}",
         )
     names = run.facts.get("covariate_names")
     if names is not None and tuple(names) != panel.covariate_names:
         raise BadInput(
-            f"the meters have the covariates {_listed(panel.covariate_names)}, {run.folder} was trained with "
-            f"{_listed(names)}; {_SAME_COVARIATES}"
+            f"the meters have the covariates {_listed(panel.covariate_names)}, {run.folder} was "
+            f"trained with {_listed(names)}",
+            f"{_SAME_COVARIATES}",
         )
 
 
@@ -315,17 +319,18 @@ def _check_fit(run: _Run, config: Config, task: Task) -> None:
         raise BadInput(
             f"the shared model of {run.folder} does not fit meters with an interval of "
             f"{task.panel.minutes:g} minutes and the covariates "
-            f"{_listed(task.panel.covariate_names)}; give readings as the run had them"
+            f"{_listed(task.panel.covariate_names)}",
+            "give readings as the run had them",
         )
     raise BadInput(
-        f"the meters have {given} covariates ({_listed(task.panel.covariate_names)}), the shared model of {run.folder} "
-        f"has {wanted}; {_SAME_COVARIATES}"
+        f"the meters have {given} covariates ({_listed(task.panel.covariate_names)}), the shared "
+        f"model of {run.folder} has {wanted}",
+        f"{_SAME_COVARIATES}",
     )
 
 
 def _num_covariates(shapes: Mapping[str, tuple[int, ...]], task: Task) -> int | None:
-    """How many covariates a model with these params has, if it looks at past days of this interval.
-    """
+    """How many covariates a model with these params has, if it looks at past days of this interval."""
     found = [shape[-1] for name, shape in shapes.items() if name.endswith("days.distance")]
     layout = getattr(task.view, "layout", None)
     if not found or layout is None:
@@ -357,8 +362,7 @@ def _whole_task(panel: Panel, config: Config, findings: Sequence[Finding]) -> Ta
 
 
 def _admitting(config: Config, **changes: Any) -> Config:
-    """The config for making a task: few windows are enough, as batches are drawn with replacement.
-    """
+    """The config for making a task: few windows are enough, as batches are drawn with replacement."""
     return config.model_copy(update={"batch": min(config.batch, _MIN_WINDOWS), **changes})
 
 
@@ -433,8 +437,9 @@ def _curve_lengths(panel: Panel) -> list[int]:
     lengths = [days for days in CURVE_DAYS if days <= longest]
     if not lengths:
         raise BadInput(
-            f"--curve: the longest record has {longest:.1f} days before its last tenth, and the curve begins at "
-            f"{CURVE_DAYS[0]}; give longer records, or leave --curve out"
+            f"--curve: the longest record has {longest:.1f} days before its last tenth, and the "
+            f"curve begins at {CURVE_DAYS[0]}",
+            "give longer records, or leave --curve out",
         )
     return lengths
 

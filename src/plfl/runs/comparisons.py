@@ -59,7 +59,7 @@ def compare(
     is the run of this config itself (see `find_own`).
     """
     if unknown := [name for name in names if name not in NAMES]:
-        raise BadInput(f"unknown baseline {unknown[0]!r}; known baselines: {', '.join(NAMES)}")
+        raise BadInput(f"unknown baseline {unknown[0]!r}", f"known baselines: {', '.join(NAMES)}")
     if "lightgbm" in names:
         import_lightgbm()  # told now, not after an hour of training
     own = find_own(config, task, model) if leaves_out_own and not config.tune_rounds else None
@@ -142,7 +142,8 @@ def pool_origins(task: Task, part: str) -> np.ndarray:
     num_clients, num_times, _ = task.series.shape
     if num_clients * num_times > _MAX_POOLED:
         raise BadInput(
-            f"the data of {num_clients:,} clients is too long to be pooled; leave out the baseline central"
+            f"the data of {num_clients:,} clients is too long to be pooled",
+            "leave out the baseline central",
         )
     moved = [row * num_times + origins for row, origins in enumerate(task.origins[part])]
     return np.concatenate(moved).astype(np.int32)

@@ -25,13 +25,14 @@ def create(folder: Path) -> None:
     try:
         if folder.exists() and (not folder.is_dir() or not _is_unused(folder)):
             raise BadInput(
-                f"{folder} exists and is not empty; choose another --out, or go on with --resume {folder}"
+                f"{folder} exists and is not empty",
+                f"choose another --out, or go on with --resume {folder}",
             )
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".lock").touch()
     except OSError as error:
         raise BadInput(
-            f"cannot write to {folder} ({error.strerror}); choose another --out"
+            f"cannot write to {folder} ({error.strerror})", "choose another --out"
         ) from None
 
 
@@ -51,7 +52,7 @@ def opened(folder: Path) -> Iterator[None]:
         handler = _QuietFile(folder / "log.txt", encoding="utf-8", delay=True)
     except OSError as error:
         raise BadInput(
-            f"cannot write to {folder} ({error.strerror}); is it the folder of a run?"
+            f"cannot write to {folder} ({error.strerror})", "is it the folder of a run?"
         ) from None
     level = log.level
     with locked(

@@ -120,8 +120,7 @@ class Result:
 
 
 def point_forecasts(task: Task, forecasts: np.ndarray) -> np.ndarray:
-    """The forecasts (windows,) by which a window is scored, of what a model gives (windows, ...).
-    """
+    """The forecasts (windows,) by which a window is scored, of what a model gives (windows, ...)."""
     if forecasts.ndim == 1:
         return forecasts
     return forecasts[:, task.view.leads.index(task.horizon), task.view.middle]

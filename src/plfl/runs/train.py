@@ -117,7 +117,7 @@ def run(
     compared = _baseline_names(baselines)
     folder, source = _as_folder(out if resume is None else resume), _as_folder(init)
     if resume is not None and (out is not None or init is not None):
-        raise BadInput("--resume goes on in the run's own folder; leave out --out and --init")
+        raise BadInput("--resume goes on in the run's own folder", "leave out --out and --init")
     if named := processes.told(lambda: folder and str(folder)):
         folder = Path(named)  # the first process chooses
     given: dict[str, Any] = ({} if data is None else {"data": (GIVEN,)}) | (
@@ -127,7 +127,7 @@ def run(
     with ExitStack() as stack, _exhaustion_explained():
         if resume is not None and folder is not None:
             if not (folder / "config.toml").is_file():
-                raise BadInput(f"{folder} has no config.toml; is it the folder of a run?")
+                raise BadInput(f"{folder} has no config.toml", "is it the folder of a run?")
             stack.enter_context(_held(folder))
             config = _resumed_config(folder, config, given)
         config = complete(config or Config(**given))
@@ -189,7 +189,8 @@ def _baseline_names(asked: str) -> tuple[str, ...]:
 def _check_type(config: object) -> None:
     if config is not None and not isinstance(config, Config):
         raise BadInput(
-            f"config is a plfl.Config, not a {type(config).__name__}; write plfl.Config(rounds=10), say"
+            f"config is a plfl.Config, not a {type(config).__name__}",
+            "write plfl.Config(rounds=10), say",
         )
 
 
@@ -204,7 +205,7 @@ def _as_folder(path: str | Path | None) -> Path | None:
                 folder.stat()
     except (OSError, ValueError, TypeError) as error:
         raise BadInput(
-            f"{str(path)[:80]!r} cannot be the name of a folder ({error}); choose another"
+            f"{str(path)[:80]!r} cannot be the name of a folder ({error})", "choose another"
         ) from None
     return folder
 
@@ -402,7 +403,7 @@ class _Run:
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             fix = "Make room" if is_full else "Repair that"
             what = f"cannot write to {self.folder} ({error.strerror or error})"
-            raise RunFailed(f"{what}; {self._what_is_safe(fix)}") from error
+            raise RunFailed(f"{what}", f"{self._what_is_safe(fix)}") from error
 
     def _what_is_safe(self, fix: str) -> str:
         """After a failure: what is there, and how to go on once it is fixed."""
@@ -555,8 +556,9 @@ def _resumed_config(folder: Path, config: Config | None, given: dict[str, Any]) 
         before = getattr(stored, name)
         if now not in (before, None) and name not in FREE_ON_RESUME:
             raise BadInput(
-                f"{folder} was run with {name} = {_show(before)}, not {_show(now)}; a resumed run keeps its config "
-                f"(only rounds may grow). Start a new run, from its parameters with --init {folder}"
+                f"{folder} was run with {name} = {_show(before)}, not {_show(now)}",
+                "a resumed run keeps its config (only rounds may grow). Start a new run, from its "
+                f"parameters with --init {folder}",
             )
     return stored.model_copy(
         update={name: value for name, value in asked.items() if name in FREE_ON_RESUME}
@@ -581,8 +583,9 @@ def _exhaustion_explained() -> Iterator[None]:
         processes.wait_for_news()
         what = str(error).splitlines()[0] if str(error) else "out of memory"
         raise RunFailed(
-            f"the machine gave up ({what}); take fewer clients, a smaller model or a larger machine. What was saved "
-            "before is intact"
+            f"the machine gave up ({what})",
+            "take fewer clients, a smaller model or a larger machine. What was saved before is "
+            "intact",
         ) from error
 
 

@@ -113,7 +113,10 @@ class _Handler(BaseHTTPRequestHandler):
         contents = "".join(
             f"<Contents><Key>{escape(key)}</Key></Contents>" for key in keys[start : start + 3]
         )
-        xml = f'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{contents}{more}</ListBucketResult>'
+        xml = (
+            "<ListBucketResult "
+            f'xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{contents}{more}</ListBucketResult>'
+        )
         self.answer(200, xml.encode(), {})
 
     def send_file(self, path: str) -> None:

@@ -237,7 +237,10 @@ def test_statics_and_zones_come_from_a_table_of_their_own(tmp_path):
     frame = clean(2, days=5)
     zones = ["America/New_York", "Asia/Kolkata"]
     parts = [local(frame[:480], zones[0]), local(frame[480:], zones[1])]
-    facts = "unique_id,floor_area,kind,timezone\nb002,250,shop,Asia/Kolkata\nb001,1000.5,office,America/New_York\n"
+    facts = (
+        "unique_id,floor_area,kind,timezone\nb002,250,shop,Asia/Kolkata\n"
+        "b001,1000.5,office,America/New_York\n"
+    )
     statics = write_text(tmp_path, facts, "facts.csv")
     loaded = load(write(tmp_path, pd.concat(parts)), statics=statics, timezone=None)
     assert (loaded.panel.static_names, loaded.panel.statics.tolist()) == (

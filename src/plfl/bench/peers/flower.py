@@ -94,7 +94,10 @@ def main() -> None:
                 rates=measure(used, server.run_round),
                 check_losses=losses,
                 warmup_seconds=warmup,
-                how=f"{cores} process{'es' if cores > 1 else ''}{say_steps(given.sizes, used)}{say_adam(given.sizes)}",
+                how=(
+                    f"{cores} "
+                    f"process{('es' if cores > 1 else '')}{say_steps(given.sizes, used)}{say_adam(given.sizes)}"
+                ),
                 versions={name: version(name) for name in ("flwr", "ray", "torch")},
             )
         except Exception as error:  # noqa: BLE001 (Flower would swallow it)

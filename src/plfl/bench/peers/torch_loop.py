@@ -145,7 +145,10 @@ def run(federation: Any, given: Given, device: str, begun: float) -> None:
         rates=measure(used, federation.run_round),
         check_losses=losses,
         warmup_seconds=warmup,
-        how=f"{threads} thread{'s' if threads > 1 else ''}{say_steps(sizes, used)}{say_adam(sizes)}",
+        how=(
+            f"{threads} "
+            f"thread{('s' if threads > 1 else '')}{say_steps(sizes, used)}{say_adam(sizes)}"
+        ),
         versions={"torch": torch.__version__},
     )
 

@@ -36,6 +36,7 @@ def read_bundled(state: str, *, buildings: str | None = None) -> Readings:
     """The readings of one of the three states."""
     if state not in STATES:
         raise BadInput(
-            f"there is no bundled:{state}; there are {', '.join(f'bundled:{name}' for name in STATES)}"
+            f"there is no bundled:{state}",
+            f"there are {', '.join(f'bundled:{name}' for name in STATES)}",
         )
     return read_comstock(FOLDER, state=state, buildings=buildings)

@@ -142,7 +142,7 @@ def fetch_comstock(
             return job.sample(wanted) if isinstance(wanted, int) else job.take(wanted)
         except KeyboardInterrupt:
             raise Interrupted(
-                f"stopped; run the same command again to go on from here (in {folder})"
+                "stopped", f"run the same command again to go on from here (in {folder})"
             ) from None
         except OSError as error:
             raise _disk_failure(folder, error) from error
@@ -155,19 +155,20 @@ def _check(
 ) -> tuple[int | tuple[int, ...], int]:
     """The buildings wanted and the upgrade, or what is wrong with the arguments."""
     if state not in STATES:
-        raise BadInput(f"unknown state {state!r}; give the two letters of a US state, such as CA")
+        raise BadInput(f"unknown state {state!r}", "give the two letters of a US state, such as CA")
     wanted = parse_buildings(buildings, state)
     is_paper = buildings == "paper"
     if not re.fullmatch(r"\d{4}/comstock_(amy\d{4}|tmy3)_release_\d+", release):
-        raise BadInput(f"unknown form of release {release!r}; one is {DEFAULT_RELEASE}")
+        raise BadInput(f"unknown form of release {release!r}", f"one is {DEFAULT_RELEASE}")
     if is_paper and release != PAPER_RELEASE:
         raise BadInput(
-            f"the paper's buildings are of release {PAPER_RELEASE}; ids mean nothing in another release"
+            f"the paper's buildings are of release {PAPER_RELEASE}",
+            "ids mean nothing in another release",
         )
     if upgrade is None:
         upgrade = PAPER_UPGRADE if is_paper else 0
     if upgrade < 0:
-        raise BadInput(f"upgrade {upgrade} must not be negative; 0 is the baseline")
+        raise BadInput(f"upgrade {upgrade} must not be negative", "0 is the baseline")
     if workers < 1:
         raise BadInput(f"workers is {workers} and must be at least 1")
     if urlsplit(base_url).scheme not in ("http", "https"):
@@ -183,7 +184,7 @@ def _locked(folder: Path) -> Iterator[None]:
         (folder / _LOCK).touch()
     except OSError as error:
         raise BadInput(
-            f"cannot write to {folder} ({error.strerror}); choose another folder"
+            f"cannot write to {folder} ({error.strerror})", "choose another folder"
         ) from None
     with locked(
         folder / _LOCK,
@@ -195,9 +196,12 @@ def _locked(folder: Path) -> Iterator[None]:
 def _disk_failure(folder: Path, error: OSError) -> PlflError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return RunFailed(
-            f"no space left on the disk of {folder}; what is there is kept: make room and run the same command again"
+            f"no space left on the disk of {folder}",
+            "what is there is kept: make room and run the same command again",
         )
-    return RunFailed(f"cannot write to {folder} ({error.strerror or error}); what is there is kept")
+    return RunFailed(
+        f"cannot write to {folder} ({error.strerror or error})", "what is there is kept"
+    )
 
 
 class _Job:
@@ -221,8 +225,9 @@ class _Job:
             batch = list(islice(candidates, num_buildings - len(chosen)))
             if len(chosen) + len(batch) < num_buildings:
                 raise BadInput(
-                    f"{self._what}, has {len(chosen) + len(batch)} buildings, and {num_buildings} were asked for; ask "
-                    "for fewer, or try another upgrade"
+                    f"{self._what}, has {len(chosen) + len(batch)} buildings, and {num_buildings} "
+                    "were asked for",
+                    "ask for fewer, or try another upgrade",
                 )
             missing = self._fetch(batch)
             replaced += sorted(missing)
@@ -237,8 +242,9 @@ class _Job:
             missing = sorted(self._fetch([found[id] for id in ids]))
         if missing:
             raise BadInput(
-                f"building {', '.join(map(str, missing))} is not there for {self._what}; ids are valid within one "
-                "release only: check the id and the release, or let plfl choose (buildings=12)"
+                f"building {', '.join(map(str, missing))} is not there for {self._what}",
+                "ids are valid within one release only: check the id and the release, or let plfl "
+                "choose (buildings=12)",
             )
         return self._result([found[id] for id in ids], [])
 
@@ -304,8 +310,9 @@ class _Job:
                 files[match[1]] = path
         if not files:
             raise BadInput(
-                f"there is no metadata of {self._what}; check release, state and upgrade (0 is the baseline, and not "
-                f"every release has every upgrade). A release that works: {DEFAULT_RELEASE}"
+                f"there is no metadata of {self._what}",
+                "check release, state and upgrade (0 is the baseline, and not every release has "
+                f"every upgrade). A release that works: {DEFAULT_RELEASE}",
             )
         return files
 
@@ -317,7 +324,8 @@ class _Job:
         for path in weather:
             if path in missing:
                 raise BadInput(
-                    f"release {self._release} has no {path}; try another release, or other buildings"
+                    f"release {self._release} has no {path}",
+                    "try another release, or other buildings",
                 )
         return {series[path] for path in missing}
 
@@ -399,11 +407,14 @@ class _Files:
         except FileNotFoundError:
             return {"release": self.release, "files": {}}
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise Damaged(f"{path} is damaged; delete it (files are then fetched again)") from None
+            raise Damaged(
+                f"{path} is damaged", "delete it (files are then fetched again)"
+            ) from None
         if release != self.release:
             raise BadInput(
-                f"{self.folder} holds release {release}, and building ids are valid within one release only; fetch "
-                f"{self.release} into another folder"
+                f"{self.folder} holds release {release}, and building ids are valid within one "
+                "release only",
+                f"fetch {self.release} into another folder",
             )
         return {"release": release, "files": files}
 
@@ -420,8 +431,7 @@ class _Files:
             return Progress(len(self._done), len(self._sizes), sum(self._sizes.values()), names)
 
     def fetch(self, paths: Sequence[str], *, may_miss: bool = False) -> set[str]:
-        """Fetch files in parallel; returns those that the server does not have, if some may miss.
-        """
+        """Fetch files in parallel; returns those that the server does not have, if some may miss."""
         waiting: SimpleQueue[str] = SimpleQueue()
         results: SimpleQueue[tuple[str, Exception | None]] = SimpleQueue()
         for path in paths:
@@ -441,7 +451,7 @@ class _Files:
         missing = set(self._finished(results, num_left))
         if missing and not may_miss:
             raise BadInput(
-                f"{self.url}/{min(missing)} was there a moment ago and is not any more; try again"
+                f"{self.url}/{min(missing)} was there a moment ago and is not any more", "try again"
             )
         return missing
 
@@ -653,8 +663,8 @@ class _Files:
             return f"{host} did not answer within {self.patience.timeout:g} s"
         if isinstance(error, URLError):
             return (
-                f"{host} cannot be reached ({getattr(reason, 'strerror', None) or reason}); is there a network? "
-                "Behind a proxy, set HTTPS_PROXY"
+                f"{host} cannot be reached ({getattr(reason, 'strerror', None) or reason}); "
+                "is there a network? Behind a proxy, set HTTPS_PROXY"
             )
         return f"the connection to {host} was lost ({reason or type(reason).__name__})"
 

@@ -201,7 +201,10 @@ def _why_there_is_nothing(folder: Path) -> str:
     for pattern in ("*", "*/*"):
         for inner in sorted(folder.glob(f"{pattern}/{SERIES_FOLDER}")):
             return f"{folder} has no {SERIES_FOLDER}, but {inner.parents[1]} has; give that folder"
-    return f"{folder} is not a ComStock folder with buildings: it has no {SERIES_FOLDER}/upgrade=N/state=ST/ID-N.parquet"
+    return (
+        f"{folder} is not a ComStock folder with buildings: it has no "
+        f"{SERIES_FOLDER}/upgrade=N/state=ST/ID-N.parquet"
+    )
 
 
 def _series_files(folder: Path) -> list[Path]:
@@ -219,7 +222,8 @@ def _choose(folder: Path, sets: _Sets, state: str | None, upgrade: int | None) -
     if state is None:
         if len(states) > 1:
             raise BadInput(
-                f"{folder} has several states ({', '.join(states)}); choose one: state={states[0]}"
+                f"{folder} has several states ({', '.join(states)})",
+                f"choose one: state={states[0]}",
             )
         state = states[0]
     state = state.upper()
@@ -232,7 +236,8 @@ def _choose(folder: Path, sets: _Sets, state: str | None, upgrade: int | None) -
         if len(upgrades) > 1:
             listed = ", ".join(map(str, upgrades))
             raise BadInput(
-                f"{folder} has several upgrades of {state} ({listed}); choose one: upgrade={upgrades[0]}"
+                f"{folder} has several upgrades of {state} ({listed})",
+                f"choose one: upgrade={upgrades[0]}",
             )
         upgrade = upgrades[0]
     if upgrade not in upgrades:
@@ -283,7 +288,8 @@ def _select(
     if missing:
         raise fault(
             "PLF308",
-            f"building {_some(missing)} of {state}, upgrade {upgrade}, has no file; there are {_some(list(files))}",
+            f"building {_some(missing)} of {state}, upgrade {upgrade}, has no file; there are "
+            f"{_some(list(files))}",
             count=len(missing),
             file=Path(series_path(state, upgrade, missing[0])).name,
         )
@@ -299,7 +305,8 @@ def parse_buildings(text: str, state: str) -> int | tuple[int, ...]:
     if text == "paper":
         if state not in PAPER_BUILDINGS:
             raise BadInput(
-                f"the paper has no buildings of {state}; it has those of {', '.join(PAPER_BUILDINGS)}"
+                f"the paper has no buildings of {state}",
+                f"it has those of {', '.join(PAPER_BUILDINGS)}",
             )
         return PAPER_BUILDINGS[state]
     parts = [part.strip() for part in text.split(",")]
@@ -310,12 +317,12 @@ def parse_buildings(text: str, state: str) -> int | tuple[int, ...]:
         )
     if len(parts) == 1:
         if int(text) < 1:
-            raise BadInput("buildings=0 asks for nothing; ask for at least 1")
+            raise BadInput("buildings=0 asks for nothing", "ask for at least 1")
         return int(text)
     numbers = tuple(int(part) for part in ids)
     if len(set(numbers)) < len(numbers):
         twice = next(id for id in numbers if numbers.count(id) > 1)
-        raise BadInput(f"building {twice} is asked for twice; name each once")
+        raise BadInput(f"building {twice} is asked for twice", "name each once")
     return numbers
 
 
@@ -341,7 +348,8 @@ def find_metadata(folder: Path, state: str, upgrade: int) -> list[Path]:
     if not found:
         raise fault(
             "PLF308",
-            f"the metadata of {state}, upgrade {upgrade}, is neither in {root}/by_state/state={state}/parquet nor in "
+            f"the metadata of {state}, upgrade {upgrade}, is neither in "
+            f"{root}/by_state/state={state}/parquet nor in "
             f"{root}/by_state_and_county/full/parquet/state={state}",
             file=f"{state}_upgrade{upgrade}_metadata_and_annual_results.parquet",
         )
@@ -349,8 +357,7 @@ def find_metadata(folder: Path, state: str, upgrade: int) -> list[Path]:
 
 
 def is_metadata_of(name: str, upgrade: int) -> bool:
-    """Whether a file of that name is metadata of the upgrade; `baseline` is 0 and `upgrade01` is 1.
-    """
+    """Whether a file of that name is metadata of the upgrade; `baseline` is 0 and `upgrade01` is 1."""
     match = _METADATA_NAME.fullmatch(name)
     return match is not None and int(match[1] or 0) == upgrade
 
@@ -582,8 +589,8 @@ def _stamps(column: Any, path: Path) -> np.ndarray:
         return seconds
     if kind.tz.upper() in ("UTC", "Z", "+00:00", "ETC/UTC"):
         raise fault(
-            "PLF311", "its stamps say UTC, and ComStock's are in Eastern Standard Time without saying so; "
-            "write them without a zone, in EST", **place,
+            "PLF311", "its stamps say UTC, and ComStock's are in Eastern Standard Time without saying "
+"so; write them without a zone, in EST", **place,
         )  # fmt: skip
     return seconds + standard_offset(STAMP_ZONE)
 
@@ -655,8 +662,8 @@ class _Weather:
         is_known = (latest >= 0) & (ends - times[latest] <= _HOUR)
         if not is_known.any():
             raise fault(
-                "PLF308", f"it covers {_day(times[0])} to {_day(times[-1])}, and none of the load in {load.name} "
-                f"({_day(ends.min())} to {_day(ends.max())})", file=str(self._path),
+                "PLF308", f"it covers {_day(times[0])} to {_day(times[-1])}, and none of the load in "
+f"{load.name} ({_day(ends.min())} to {_day(ends.max())})", file=str(self._path),
             )  # fmt: skip
         return np.where(is_known[:, None], values[latest], np.float32(np.nan))
 

@@ -1,5 +1,4 @@
-"""Cells of a table as numbers, texts and ids; what cannot be one is a fault that names its place.
-"""
+"""Cells of a table as numbers, texts and ids; what cannot be one is a fault that names its place."""
 
 import numpy as np
 import pyarrow as pa

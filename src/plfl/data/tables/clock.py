@@ -47,7 +47,7 @@ class Clock:
             if zone is not None:
                 load_zone(zone)
         if self.is_zoned and config.stamp_timezone is not None:
-            raise BadInput("the stamps carry their own offset from UTC; leave out stamp_timezone")
+            raise BadInput("the stamps carry their own offset from UTC", "leave out stamp_timezone")
         self.zone = config.timezone or own or config.stamp_timezone
         if self.zone is None and not own_zones:
             if not self.is_zoned:

@@ -258,7 +258,10 @@ def _explain_text(path: Path, header: list[str], delimiter: str, error: Exceptio
                     and len(cells) > len(header)
                     and all(c.strip().isdigit() for c in cells[-2:])
                 ):
-                    detail += "; a comma that separates cells cannot also be a decimal comma: save with semicolons"
+                    detail += (
+                        "; a comma that separates cells cannot also be a decimal comma: save with "
+                        "semicolons"
+                    )
                     return fault("PLF304", detail, file=file, row=number - 1 or None, line=number)
                 return fault("PLF305", detail, file=file, row=number - 1 or None, line=number)
     except (csv.Error, OSError, pa.ArrowException):

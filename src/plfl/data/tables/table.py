@@ -110,7 +110,8 @@ def _find_names(columns: Columns, config: Config, findings: list[Finding]) -> _N
     if len(set(named)) < len(named):
         twice = next(name for name in named if named.count(name) > 1)
         raise BadInput(
-            f"column {twice!r} is named twice; id_column, time_column, load_column and covariates differ"
+            f"column {twice!r} is named twice",
+            "id_column, time_column, load_column and covariates differ",
         )
     rest = [name for name in present if name not in (time, identity, config.load_column)]
     if identity is None:

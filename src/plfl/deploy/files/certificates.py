@@ -25,7 +25,8 @@ try:
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError:
     raise BadInput(
-        "keys and certificates need the package cryptography, which is not installed; pip install 'plfl[flower]'"
+        "keys and certificates need the package cryptography, which is not installed",
+        "pip install 'plfl[flower]'",
     ) from None
 
 AUTHORITY_DAYS = 3652
@@ -194,11 +195,11 @@ def _load_authority(authority: Pair) -> tuple[ec.EllipticCurvePrivateKey, x509.C
         signer = serialization.load_pem_private_key(authority.key, None)
         issuer = x509.load_pem_x509_certificate(authority.certificate)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a passphrase
-        raise BadInput("ca/ca.key or ca/ca.crt is damaged; restore both from a copy") from None
+        raise BadInput("ca/ca.key or ca/ca.crt is damaged", "restore both from a copy") from None
     if not isinstance(signer, ec.EllipticCurvePrivateKey) or _spki(signer.public_key()) != _spki(
         issuer.public_key()
     ):
-        raise BadInput("ca/ca.key does not belong to ca/ca.crt; restore both from a copy")
+        raise BadInput("ca/ca.key does not belong to ca/ca.crt", "restore both from a copy")
     return signer, issuer
 
 
@@ -206,8 +207,9 @@ def _check_days(valid_days: object, issuer: x509.Certificate, now: datetime) -> 
     left = (issuer.not_valid_after_utc - now).days
     if left < 1:
         raise BadInput(
-            f"the authority's certificate ends on {issuer.not_valid_after_utc:%Y-%m-%d}, so it signs no more; make a "
-            "new federation with plfl federation init"
+            f"the authority's certificate ends on {issuer.not_valid_after_utc:%Y-%m-%d}, so it "
+            "signs no more",
+            "make a new federation with plfl federation init",
         )
     if (
         isinstance(valid_days, bool)

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 SOON = timedelta(days=30)
 """A certificate that ends before this is reported."""
-_NEW_AUTHORITY = "an authority is not renewed: make a new federation with plfl federation init, and hand its files out"
+_NEW_AUTHORITY = (
+    "an authority is not renewed: make a new federation with plfl federation init, and hand its "
+    "files out"
+)
 PLAN_FILE, SECRET_FILE, COUNT_FILE = "plan.json", "draws.secret", "trained.json"
 _COUNTS = {"plans": int, "rounds": int, "ends": int, "seconds": float, "day": str, "ended": str}
 """What a client keeps of its own: the plan that it agreed to, the secret of its draws, how many
@@ -70,14 +73,17 @@ def inspect(folder: str | Path) -> list[Problem]:
     if (place / "server" / "server.toml").exists():
         _check_federation(found, place)
     elif (place / "server.toml").exists():
-        renew = "run plfl federation renew-server in the operator's folder, and copy server.crt and server.key here"
+        renew = (
+            "run plfl federation renew-server in the operator's folder, and copy server.crt and "
+            "server.key here"
+        )
         _check_server(found, place / "server.toml", renew)
     else:
         files = sorted(place.glob("client-*.toml")) if place.is_dir() else []
         if not files:
             raise BadInput(
-                f"{place} has no server.toml, no client-<id>.toml and no folder server; give a folder that plfl "
-                "federation init made"
+                f"{place} has no server.toml, no client-<id>.toml and no folder server",
+                "give a folder that plfl federation init made",
             )
         for file in files:
             _check_client(found, file)
@@ -106,7 +112,10 @@ def _check_federation(found: list[Problem], place: Path) -> None:
             if home.name in members:
                 _check_member(found, home, members[home.name], server, path)
             else:
-                fix = f"give plfl federation add-client {shlex.quote(str(place))} with its id again, or remove it"
+                fix = (
+                    f"give plfl federation add-client {shlex.quote(str(place))} with its id "
+                    "again, or remove it"
+                )
                 found.append(
                     Problem(
                         False, f"{home} is not on the roster: was add-client interrupted? {fix}"
@@ -148,9 +157,9 @@ def _check_member(
         found.append(
             Problem(
                 True,
-                f"{file}: server = {own.server!r} is not in the server's certificate, which holds "
-                f"{', '.join(certificates.hosts_of(server.certificate))}; write one of these, or run plfl federation "
-                f"renew-server with --host {own.host}",
+                f"{file}: server = {own.server!r} is not in the server's certificate, which "
+                f"holds {', '.join(certificates.hosts_of(server.certificate))}; write one of "
+                f"these, or run plfl federation renew-server with --host {own.host}",
             )
         )
 
@@ -173,14 +182,20 @@ def _check_server(found: list[Problem], path: Path, renew: str) -> _Server:
     certificate = _check_certificate(found, settings.certificate, renew, is_copied=True)
     key = _check_private(found, settings.key, renew, is_copied=True)
     if certificate and authority and not certificates.is_issued_by(certificate, authority):
-        message = f"{settings.certificate} is not signed by {settings.ca}, so no client trusts it; {renew}"
+        message = (
+            f"{settings.certificate} is not signed by {settings.ca}, so no client trusts it; "
+            f"{renew}"
+        )
         found.append(Problem(True, message))
     if certificate and key is not None and not certificates.belongs(key, certificate):
         message = f"{settings.key} does not belong to {settings.certificate}; {renew}"
         found.append(Problem(True, message, may_heal=True))
     if certificate and not certificates.holds_host(certificate, settings.host):
         hosts = ", ".join(certificates.hosts_of(certificate))
-        message = f"{path}: host = {settings.host!r} is not in {settings.certificate}, which holds {hosts}"
+        message = (
+            f"{path}: host = {settings.host!r} is not in {settings.certificate}, which holds "
+            f"{hosts}"
+        )
         found.append(Problem(True, f"{message}; write one of these, or {renew}"))
     _attempt(found, lambda: read_run(settings.folder))
     roster = _check_roster(found, settings.roster)
@@ -265,10 +280,16 @@ def _check_kept(found: list[Problem], folder: Path) -> None:
     """
     secret, count = folder / SECRET_FILE, folder / COUNT_FILE
     if secret.is_file() and len(_text(secret)) < 64:
-        message = f"{secret} is damaged; restore it from a backup, or remove it: the rounds to come draw other windows"
+        message = (
+            f"{secret} is damaged; restore it from a backup, or remove it: the rounds to come "
+            "draw other windows"
+        )
         found.append(Problem(True, message))
     if count.is_file() and parse_counts(_text(count)) is None:
-        message = f"{count} is damaged; restore it from a backup, or remove it: all is then counted from 0"
+        message = (
+            f"{count} is damaged; restore it from a backup, or remove it: all is then counted "
+            "from 0"
+        )
         found.append(Problem(True, message))
 
 

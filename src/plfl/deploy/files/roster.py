@@ -58,16 +58,19 @@ def read_file(path: Path) -> Roster:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(
-            f"{path} cannot be read ({error.strerror}); is it the server's folder of a federation?"
+            f"{path} cannot be read ({error.strerror})",
+            "is it the server's folder of a federation?",
         ) from None
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{path} is damaged ({error}); restore it from a copy") from None
+        raise Damaged(f"{path} is damaged ({error})", "restore it from a copy") from None
     if (
         not isinstance(values, dict)
         or set(values) != {"clients"}
         or not isinstance(values["clients"], list)
     ):
-        raise Damaged(f"{path} is damaged: it must hold a list of clients; restore it from a copy")
+        raise Damaged(
+            f"{path} is damaged: it must hold a list of clients", "restore it from a copy"
+        )
     members = [
         make_table(Member, each, f"{path}: clients[{place}]: ")
         for place, each in enumerate(values["clients"])
@@ -80,7 +83,8 @@ def read_file(path: Path) -> Roster:
     for member in members:
         if (owner := owners.setdefault(member.key, member.id)) != member.id:
             raise BadInput(
-                f"{path}: clients {owner!r} and {member.id!r} have the same key; give one a key of its own"
+                f"{path}: clients {owner!r} and {member.id!r} have the same key",
+                "give one a key of its own",
             )
     return Roster(clients=tuple(members))
 
@@ -92,16 +96,19 @@ def write_roster(path: Path, roster: Roster) -> None:
 
 
 def check_distinct(clients: Sequence[str]) -> None:
-    """Refuse ids that are equal, or whose files a disk that ignores case would take for the same.
-    """
+    """Refuse ids that are equal, or whose files a disk that ignores case would take for the same."""
     seen: dict[str, str] = {}
     for client in clients:
         name = safe_name(client).lower()
         if seen.get(name) == client:
-            raise BadInput(f"the id {client!r} is there twice; every client needs an id of its own")
+            raise BadInput(
+                f"the id {client!r} is there twice", "every client needs an id of its own"
+            )
         if name in seen:
             raise BadInput(
-                f"the ids {seen[name]!r} and {client!r} differ in case only, and some disks ignore it; rename one"
+                f"the ids {seen[name]!r} and {client!r} differ in case only, and some disks "
+                "ignore it",
+                "rename one",
             )
         seen[name] = client
 

@@ -51,6 +51,7 @@ def begin_run(folder: Path, federation: str, init: str = "") -> RunName:
 
 def _damaged(path: Path) -> Damaged:
     return Damaged(
-        f"{path} is damaged, so nobody knows which run is in {path.parent}; restore it from a backup, or name another "
-        f"folder in server.toml, with init = {path.parent.name!r} to begin with the parameters of this one"
+        f"{path} is damaged, so nobody knows which run is in {path.parent}",
+        "restore it from a backup, or name another folder in server.toml, with init = "
+        f"{path.parent.name!r} to begin with the parameters of this one",
     )

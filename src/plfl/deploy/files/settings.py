@@ -45,16 +45,17 @@ def check_id(client: object) -> str:
         raise BadInput(f"a client's id is a text such as house-7, not {client!r}")
     if not client.strip():
         raise BadInput(
-            f"a client's id must not be empty or blank, as {client!r} is; write one such as house-7"
+            f"a client's id must not be empty or blank, as {client!r} is",
+            "write one such as house-7",
         )
     if len(client) > MAX_ID:
         raise BadInput(
-            f"the id {client[:20]!r}... has {len(client)} characters; {MAX_ID} are allowed"
+            f"the id {client[:20]!r}... has {len(client)} characters", f"{MAX_ID} are allowed"
         )
     try:
         client.encode()
     except UnicodeEncodeError:
-        raise BadInput(f"the id {client!r} is not valid Unicode; write it as UTF-8") from None
+        raise BadInput(f"the id {client!r} is not valid Unicode", "write it as UTF-8") from None
     return client
 
 
@@ -62,17 +63,22 @@ def check_host(host: object) -> str:
     """The host, if clients can reach one by it: a DNS name or an IP address, without scheme, port
     or brackets.
     """
-    example = "write the name or address by which clients reach the server, such as fl.example.org or 192.0.2.7"
+    example = (
+        "write the name or address by which clients reach the server, such as fl.example.org or "
+        "192.0.2.7"
+    )
     if not isinstance(host, str) or not host:
-        raise BadInput(f"host = {host!r} is no host; {example}")
+        raise BadInput(f"host = {host!r} is no host", f"{example}")
     address = _parse_ip(host)
     if address is not None:
         if address.is_unspecified or address.is_multicast:
-            raise BadInput(f"host = {host!r} is an address that nobody can connect to; {example}")
+            raise BadInput(
+                f"host = {host!r} is an address that nobody can connect to", f"{example}"
+            )
         return host
     if not host.isascii():
         raise BadInput(
-            f"host = {host!r} has letters beyond ASCII; write the name as DNS has it (xn--...)"
+            f"host = {host!r} has letters beyond ASCII", "write the name as DNS has it (xn--...)"
         )
     labels = host.split(".")
     if (
@@ -81,7 +87,7 @@ def check_host(host: object) -> str:
         or labels[-1].isdigit()
     ):
         raise BadInput(
-            f"host = {host[:_SHOWN]!r} is neither a DNS name nor an IP address; {example}"
+            f"host = {host[:_SHOWN]!r} is neither a DNS name nor an IP address", f"{example}"
         )
     return host
 
@@ -89,7 +95,9 @@ def check_host(host: object) -> str:
 def check_port(port: object) -> int:
     """The port, if it is a number from 1 to 65535."""
     if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-        raise BadInput(f"port = {port!r} is no port; write a number from 1 to 65535, such as 9092")
+        raise BadInput(
+            f"port = {port!r} is no port", "write a number from 1 to 65535, such as 9092"
+        )
     return port
 
 
@@ -116,7 +124,8 @@ def _parse_address(address: object) -> tuple[str, int]:
     )
     if match is None:
         raise BadInput(
-            f"{address!r} is no address; write host:port, such as fl.example.org:9092 or [::1]:9092"
+            f"{address!r} is no address",
+            "write host:port, such as fl.example.org:9092 or [::1]:9092",
         )
     return match[1] or match[2], check_port(int(match[3]))
 
@@ -140,7 +149,7 @@ def _check_page(page: object) -> str:
     try:
         return _check_address(page)
     except BadInput as error:
-        raise BadInput(f"page = {page!r}: {error}; or write page = {OFF!r}") from None
+        raise BadInput(f"page = {page!r}: {error}", f"or write page = {OFF!r}") from None
 
 
 def _check_listen(address: object) -> str:
@@ -150,7 +159,8 @@ def _check_listen(address: object) -> str:
     host, port = _parse_address(address)
     if _parse_ip(host) is None:
         raise BadInput(
-            f"{address!r} has no IP address; write one of this machine's, such as 10.0.0.7:{port}"
+            f"{address!r} has no IP address",
+            f"write one of this machine's, such as 10.0.0.7:{port}",
         )
     return join_address(host, port)
 
@@ -313,7 +323,8 @@ class ServerSettings(Table):
         return "\n".join(
             [
                 *_write(
-                    "The server of a federation. Relative paths are taken from the folder of this file."
+                    "The server of a federation. Relative paths are taken from the folder of "
+                    "this file."
                 ),
                 *_write_table(self, "server", leave_out=("rounds", "run")),
                 *_write_table(self.rounds, "rounds"),
@@ -373,7 +384,8 @@ class ClientSettings(Table):
         return "\n".join(
             [
                 *_write(
-                    "A client of a federation. Relative paths are taken from the folder of this file."
+                    "A client of a federation. Relative paths are taken from the folder of "
+                    "this file."
                 ),
                 *_write_table(
                     self, "client", leave_out=("data_settings",), notes={"data": placeholder}
@@ -473,8 +485,10 @@ class Policy(Table):
                 *_write_values(
                     self.settings,
                     "settings",
-                    "Config fields (docs/config.md) in which this client's recipes differ, such as hidden = 50.",
-                    "All that is not a server's own business has to be as the recipe has it, or as it stands here.",
+                    "Config fields (docs/config.md) in which this client's recipes differ, "
+                    "such as hidden = 50.",
+                    "All that is not a server's own business has to be as the recipe has it, "
+                    "or as it stands here.",
                 ),
             ]
         )
@@ -496,7 +510,8 @@ def read_server(path: str | Path) -> ServerSettings:
     init = path.parent.absolute() / settings.init
     if init == settings.folder:
         raise BadInput(
-            f"{path}: [server] init = {settings.init!r} is the folder of the new run too; name another folder"
+            f"{path}: [server] init = {settings.init!r} is the folder of the new run too",
+            "name another folder",
         )
     return settings.model_copy(update={"init": str(init)})
 
@@ -577,7 +592,7 @@ def _example(kind: type[Table], key: str) -> str:
 def _check_known(given: Iterable[str], known: Sequence[str], where: str, what: str) -> None:
     for key in given:
         if key not in known:
-            raise BadInput(f"{where}has no {what} {key!r}; {_nearest(key, known)}")
+            raise BadInput(f"{where}has no {what} {key!r}", f"{_nearest(key, known)}")
 
 
 def _nearest(key: str, known: Sequence[str]) -> str:
@@ -590,13 +605,13 @@ def _read_toml(path: Path, what: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, OSError):
-            raise BadInput(f"{path} cannot be read ({error.strerror}); give {what}") from None
-        raise BadInput(f"{path} is not valid TOML ({error}); correct it there") from None
+            raise BadInput(f"{path} cannot be read ({error.strerror})", f"give {what}") from None
+        raise BadInput(f"{path} is not valid TOML ({error})", "correct it there") from None
 
 
 def _table(path: Path, values: Mapping[str, Any], name: str) -> Any:
     if name not in values and name not in ("rounds", "run"):
-        raise BadInput(f"{path} has no table [{name}]; write [{name}] above its keys")
+        raise BadInput(f"{path} has no table [{name}]", f"write [{name}] above its keys")
     return values.get(name, {})
 
 

@@ -26,7 +26,8 @@ try:
     from flwr.supercore.runtime import RuntimeHttpClient
 except ImportError:
     raise BadInput(
-        "a real federation needs the package flwr, which is not installed; pip install 'plfl[flower]'"
+        "a real federation needs the package flwr, which is not installed",
+        "pip install 'plfl[flower]'",
     ) from None
 
 _RECORD, _TEXT, _ARRAYS = "plfl", "text", "arrays"

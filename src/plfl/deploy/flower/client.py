@@ -105,9 +105,9 @@ class Executor:
             reason = f"a task of kind {kind!r} is not run here"
         elif sha256 not in (digest_of_bundle(), *self.apps):
             reason = (
-                f"the app bundle {sha256} is not allowed here: it is not that of this version of plfl "
-                f"({digest_of_bundle()[:12]}...), and not among the apps of this client's policy; install the server's "
-                "version"
+                f"the app bundle {sha256} is not allowed here: it is not that of this version "
+                f"of plfl ({digest_of_bundle()[:12]}...), and not among the apps of this "
+                "client's policy; install the server's version"
             )
         else:
             return None

@@ -39,7 +39,8 @@ def environment(folder: Path) -> dict[str, str]:
     """
     if find_spec("flwr") is None:
         raise BadInput(
-            "a real federation needs the package flwr, which is not installed; pip install 'plfl[flower]'"
+            "a real federation needs the package flwr, which is not installed",
+            "pip install 'plfl[flower]'",
         )
     given, loopback = dict(os.environ), "127.0.0.1,localhost"
     proxies = {

@@ -66,7 +66,7 @@ def make_backup(config: str | Path, target: str | Path) -> Backup:
     )
     if target.exists():
         raise BadInput(
-            f"{target} is there already, and a backup overwrites nothing; choose another name"
+            f"{target} is there already, and a backup overwrites nothing", "choose another name"
         )
     with writing(target.parent):
         descriptor, name = tempfile.mkstemp(
@@ -118,7 +118,8 @@ def _write_consistently(
         if _look(path, settings) == before:
             return found
     raise BadInput(
-        f"{settings.folder} changes all the time, so that no backup of it would be whole; stop the program for a moment"
+        f"{settings.folder} changes all the time, so that no backup of it would be whole",
+        "stop the program for a moment",
     )
 
 
@@ -138,8 +139,8 @@ def _needed(path: Path, settings: ServerSettings | ClientSettings) -> Iterator[P
     for place in named:
         if not place.is_relative_to(path.parent):
             raise BadInput(
-                f"{place} is not below {path.parent}, where a backup begins; move it there and write its new place in "
-                f"{path.name}"
+                f"{place} is not below {path.parent}, where a backup begins",
+                f"move it there and write its new place in {path.name}",
             )
         if place == settings.folder:
             yield from (
@@ -200,7 +201,7 @@ def _name_without_overwriting(temporary: Path, target: Path) -> None:
         os.link(temporary, target)
     except FileExistsError:
         raise BadInput(
-            f"{target} is there already, and a backup overwrites nothing; choose another name"
+            f"{target} is there already, and a backup overwrites nothing", "choose another name"
         ) from None
     except OSError:  # a disk without hard links, such as a stick
         os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o600))
@@ -215,7 +216,7 @@ def _opened(archive: Path) -> tarfile.TarFile:
         return tarfile.open(archive, mode="r:")
     except OSError as error:
         raise BadInput(
-            f"{archive} cannot be read ({error.strerror}); give a file of plfl federation backup"
+            f"{archive} cannot be read ({error.strerror})", "give a file of plfl federation backup"
         ) from None
     except (tarfile.TarError, ValueError, EOFError):
         raise _damaged(archive, "it is no tar archive") from None
@@ -233,8 +234,9 @@ def _read_manifest(
         manifest = json.loads(content.read())
         if manifest["format"] != FORMAT:
             raise BadInput(
-                f"{archive} was made by plfl {manifest['plfl']} in format {manifest['format']!r}, and this is format "
-                f"{FORMAT}; restore it with plfl {manifest['plfl']}"
+                f"{archive} was made by plfl {manifest['plfl']} in format {manifest['format']!r}, "
+                f"and this is format {FORMAT}",
+                f"restore it with plfl {manifest['plfl']}",
             )
         backup, files = _describe(manifest), manifest["files"]
         for name, facts in files.items():
@@ -278,7 +280,7 @@ def _check_name(archive: Path, name: str) -> None:
     )
     if not is_inside or PurePosixPath(name).as_posix() != name:
         raise BadInput(
-            f"{archive} names a file outside of its folder, {name!r}; nothing of it was restored"
+            f"{archive} names a file outside of its folder, {name!r}", "nothing of it was restored"
         )
 
 
@@ -298,7 +300,8 @@ def _check_members(
         _check_name(archive, member.name)
         if not _is_plain(member):
             raise BadInput(
-                f"{archive} holds {member.name!r}, which is no plain file; nothing of it was restored"
+                f"{archive} holds {member.name!r}, which is no plain file",
+                "nothing of it was restored",
             )
         if (
             member.name in found
@@ -317,7 +320,7 @@ def _check_free(folder: Path) -> None:
         return
     if folder.exists() or folder.is_symlink():
         raise BadInput(
-            f"{folder} is there already, and restoring overwrites nothing; choose a new folder"
+            f"{folder} is there already, and restoring overwrites nothing", "choose a new folder"
         )
 
 
@@ -355,5 +358,5 @@ def _copy(archive: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, target: 
 
 def _damaged(archive: Path, what: str) -> Damaged:
     return Damaged(
-        f"{archive} is no whole backup: {what}; nothing of it was restored. Take another one"
+        f"{archive} is no whole backup: {what}", "nothing of it was restored. Take another one"
     )

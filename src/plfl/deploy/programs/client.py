@@ -183,8 +183,8 @@ class _Watch:
         if self.refused_since is None:
             self.refused_since = now
             log.warning(
-                "%s says that this client's key is in use: its last session still counts, or another machine has the "
-                "same key; trying for %.0f s",
+                "%s says that this client's key is in use: its last session still counts, or "
+                "another machine has the same key; trying for %.0f s",
                 self.settings.server,
                 _ONLINE_SECONDS,
             )

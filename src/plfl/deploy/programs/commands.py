@@ -1,5 +1,4 @@
-"""`plfl federation ...`: making the files of a federation, and running its server and its clients.
-"""
+"""`plfl federation ...`: making the files of a federation, and running its server and its clients."""
 
 import json
 from dataclasses import asdict
@@ -12,8 +11,11 @@ from plfl.errors import BadInput, plain
 
 app = typer.Typer(
     help="A real federation: a server, and meters on machines of their own.",
-    epilog="Examples: `plfl federation demo` · `plfl federation init pilot --clients house-1,house-2` · "
-    "`plfl federation backup plfl/server.toml server.tar` · `plfl federation restore server.tar plfl`",
+    epilog=(
+        "Examples: `plfl federation demo` · `plfl federation init pilot --clients "
+        "house-1,house-2` · `plfl federation backup plfl/server.toml server.tar` · `plfl "
+        "federation restore server.tar plfl`"
+    ),
     no_args_is_help=True,
 )
 
@@ -32,8 +34,10 @@ def _say(line: str, *, is_error: bool = False) -> None:
 
 
 @app.command(
-    epilog="Examples: `plfl federation init pilot --clients house-1,house-2 --host fl.example.org` · "
-    "`plfl federation init pilot --data bundled:CA`"
+    epilog=(
+        "Examples: `plfl federation init pilot --clients house-1,house-2 --host fl.example.org` · "
+        "`plfl federation init pilot --data bundled:CA`"
+    )
 )
 def init(
     folder: Annotated[
@@ -75,7 +79,7 @@ def init(
     ids = None if clients is None else [client.strip() for client in clients.split(",")]
     if ids is None and data is None:
         raise BadInput(
-            "a federation needs clients; give --clients house-1,house-2, or --data SOURCE"
+            "a federation needs clients", "give --clients house-1,house-2, or --data SOURCE"
         )
     run: dict[str, Any] = {"recipe": recipe, "settings": parse_settings(settings or [])}
     if data is None:
@@ -218,7 +222,10 @@ def client(
 
 
 @app.command(
-    epilog="Examples: `plfl federation status plfl/server.toml` · `... status plfl/client-house-1.toml`"
+    epilog=(
+        "Examples: `plfl federation status plfl/server.toml` · `... status "
+        "plfl/client-house-1.toml`"
+    )
 )
 def status(
     config: Annotated[
@@ -253,7 +260,10 @@ def status(
 
 
 @app.command(
-    epilog="Examples: `plfl federation backup plfl/server.toml server.tar` · `... plfl/client-a.toml a.tar`"
+    epilog=(
+        "Examples: `plfl federation backup plfl/server.toml server.tar` · `... plfl/client-a.toml "
+        "a.tar`"
+    )
 )
 def backup(
     config: Annotated[
@@ -337,10 +347,12 @@ def demo(
         _say(f"largest difference to the simulation: {found['max_abs_diff']:.2g}")
         _say(
             f"each way, per client and round: {found['bytes_per_client_round']} bytes "
-            f"({found['bytes_up_with_headers']} up and {found['bytes_down_with_headers']} down with headers)"
+            f"({found['bytes_up_with_headers']} up and {found['bytes_down_with_headers']} "
+            "down with headers)"
         )
         _say(
-            f"seconds per round: {found['seconds_per_round']} (the first: {found['seconds_of_first_round']})"
+            f"seconds per round: {found['seconds_per_round']} (the first: "
+            f"{found['seconds_of_first_round']})"
         )
     if found["max_abs_diff"] > 1e-6:
         raise RunFailed(f"a parameter differs by {found['max_abs_diff']:.2g} from the simulation's")

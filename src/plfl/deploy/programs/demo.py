@@ -68,7 +68,7 @@ def run_demo(
     panel = load_source(source).usable()
     if not 1 <= num_clients <= len(panel.ids):
         raise BadInput(
-            f"{source} has {len(panel.ids)} meters; give --clients 1 to {len(panel.ids)}"
+            f"{source} has {len(panel.ids)} meters", f"give --clients 1 to {len(panel.ids)}"
         )
     ids = list(panel.ids[:num_clients])
     with ExitStack() as stack:
@@ -114,12 +114,12 @@ def _run_processes(
         while server.poll() is None:
             if time.monotonic() > until:
                 raise RunFailed(
-                    f"the demonstration did not end within {limit:.0f} s; {_last_line(made)}"
+                    f"the demonstration did not end within {limit:.0f} s", f"{_last_line(made)}"
                 )
             next(reader)
             time.sleep(0.3)
         if server.returncode:
-            raise RunFailed(f"the server failed; {_last_line(made)}")
+            raise RunFailed("the server failed", f"{_last_line(made)}")
         for client in clients:
             with suppress(subprocess.TimeoutExpired):
                 client.wait(_STOP_SECONDS)

@@ -48,7 +48,8 @@ try:
     import h11
 except ImportError:
     raise BadInput(
-        "a real federation needs the package flwr, which is not installed; pip install 'plfl[flower]'"
+        "a real federation needs the package flwr, which is not installed",
+        "pip install 'plfl[flower]'",
     ) from None
 
 _FLEET = "/v1/fleet/"
@@ -175,13 +176,16 @@ class Front:
         number = getattr(error, "errno", None)
         if number == errno.EADDRINUSE:
             return (
-                f"port {self.port} is in use by another program; stop it (ss -ltnp shows which), or choose another "
-                "port in server.toml and in every client-<id>.toml"
+                f"port {self.port} is in use by another program; stop it (ss -ltnp shows "
+                "which), or choose another port in server.toml and in every client-<id>.toml"
             )
         if number in (errno.EACCES, errno.EPERM):
             return f"this user may not listen on {address}; choose a port above 1023, or grant it"
         if isinstance(error, ssl.SSLError):
-            return f"{self.certificate} and {self.key} cannot be used ({error.reason or error}); renew them"
+            return (
+                f"{self.certificate} and {self.key} cannot be used ({error.reason or error}); "
+                "renew them"
+            )
         reason = getattr(error, "strerror", None) or error
         return f"cannot listen on {address} ({reason}); is listen right in server.toml?"
 
@@ -426,7 +430,10 @@ def _describe(status: int) -> str:
     """Why Flower refused a client whose key and signature are fine."""
     if status == 401:
         return "its signature is not valid"
-    return "its key is in use: by another machine with the same key, or by a session that ended within a minute"
+    return (
+        "its key is in use: by another machine with the same key, or by a session that ended "
+        "within a minute"
+    )
 
 
 class _Refused(Exception):
@@ -612,8 +619,9 @@ def _fault_of_clock(date: str) -> str | None:
 
 def _explain_clock(ahead: float) -> str:
     return (
-        f"the client's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's, and at most "
-        f"{MOST_AHEAD:.0f} s ahead and {MOST_BEHIND:.0f} s behind are accepted; set it (timedatectl set-ntp true)"
+        f"the client's clock is {abs(ahead):.0f} s {('ahead of' if ahead > 0 else 'behind')} "
+        f"the server's, and at most {MOST_AHEAD:.0f} s ahead and {MOST_BEHIND:.0f} s behind "
+        "are accepted; set it (timedatectl set-ntp true)"
     )
 
 
@@ -642,8 +650,7 @@ def _listen(host: str | None, port: int) -> list[socket.socket]:
 
 
 def _count_connections() -> int:
-    """How many connections there may be: each takes two descriptors, one of them to the SuperLink.
-    """
+    """How many connections there may be: each takes two descriptors, one of them to the SuperLink."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = (
         _MOST_CONNECTIONS

@@ -34,8 +34,7 @@ class Unproven(BadInput):
 
 
 def check_server(settings: ClientSettings, *, is_insecure: bool = False) -> None:
-    """Refuse a server that this client cannot talk to; `Transient` where it is worth trying again.
-    """
+    """Refuse a server that this client cannot talk to; `Transient` where it is worth trying again."""
     from plfl.deploy.files import certificates
 
     host, port = split_address(settings.server)
@@ -77,14 +76,15 @@ def _connect(
         context = ssl.create_default_context(cafile=str(settings.ca))
     except (OSError, ssl.SSLError) as error:
         raise BadInput(
-            f"{settings.ca} is no certificate ({error}); ask the operator for ca.crt"
+            f"{settings.ca} is no certificate ({error})", "ask the operator for ca.crt"
         ) from None
     return http.client.HTTPSConnection(host, port, context=context, timeout=_TIMEOUT)
 
 
 def _unreachable(settings: ClientSettings, reason: str) -> Unreachable:
     return Unreachable(
-        f"{settings.server} cannot be reached ({reason}): is the server running, and its port open in the firewall?"
+        f"{settings.server} cannot be reached ({reason}): is the server running, and its port "
+        "open in the firewall?"
     )
 
 
@@ -94,8 +94,9 @@ def _explain_certificate(
     code = error.verify_code
     if code in _EXPIRED:
         return Transient(
-            f"the certificate of {settings.server} has expired: the operator renews it with plfl federation "
-            "renew-server; if that was done, this machine's clock is wrong"
+            f"the certificate of {settings.server} has expired: the operator renews it with plfl "
+            "federation renew-server",
+            "if that was done, this machine's clock is wrong",
         )
     if code in _NOT_YET:
         return Transient(
@@ -103,13 +104,15 @@ def _explain_certificate(
         )
     if code in _NAMES:
         return Unproven(
-            f"the certificate of {settings.server} does not hold the name {host!r}: write the name that it holds as "
-            f"server in the settings, or the operator adds this one with plfl federation renew-server --host {host}"
+            f"the certificate of {settings.server} does not hold the name {host!r}: write the "
+            "name that it holds as server in the settings, or the operator adds this one with "
+            f"plfl federation renew-server --host {host}"
         )
     if code in _UNTRUSTED:
         return Unproven(
-            f"the certificate of {settings.server} is not signed by {settings.ca}: it is the server of another "
-            "federation, or somebody between; ask the operator which, and for the right ca.crt"
+            f"the certificate of {settings.server} is not signed by {settings.ca}: it is the "
+            "server of another federation, or somebody between; ask the operator which, and "
+            "for the right ca.crt"
         )
     return Unproven(f"the certificate of {settings.server} is not accepted: {error.verify_message}")
 
@@ -122,7 +125,8 @@ def _explain_protocol(
         if isinstance(error, TimeoutError):
             return _unreachable(settings, "no answer")
         return Unproven(
-            f"{settings.server} does not speak plain HTTP; leave out --insecure, or start the server with it too"
+            f"{settings.server} does not speak plain HTTP; leave out --insecure, or start the "
+            "server with it too"
         )
     if reason in (
         "WRONG_VERSION_NUMBER",
@@ -131,7 +135,8 @@ def _explain_protocol(
         "UNKNOWN_PROTOCOL",
     ):
         return Unproven(
-            f"{settings.server} does not speak TLS; start the server without --insecure, or this client with it too"
+            f"{settings.server} does not speak TLS; start the server without --insecure, or "
+            "this client with it too"
         )
     return _unreachable(settings, reason or str(error) or "the connection was closed")
 

@@ -203,7 +203,7 @@ def init_from_data(
     if unknown := [client for client in ids if client not in panel.ids]:
         near = difflib.get_close_matches(unknown[0], panel.ids, n=3, cutoff=0.3) or panel.ids[:3]
         raise BadInput(
-            f"{source} has no readings of {unknown[0]!r}; it has {_listed(near, len(panel.ids))}"
+            f"{source} has no readings of {unknown[0]!r}", f"it has {_listed(near, len(panel.ids))}"
         )
     return init(
         folder,
@@ -237,7 +237,7 @@ def add_client(
                 else "is on the roster already"
             )
             raise BadInput(
-                f"the client {client!r} {state}; an id is never used twice, choose another"
+                f"the client {client!r} {state}", "an id is never used twice, choose another"
             )
         check_distinct([*(each.id for each in roster.clients), client])
         home = place / "clients" / safe_name(client)
@@ -247,7 +247,8 @@ def add_client(
         if home.exists():
             _check_left_by_us(home, client)
             log.warning(
-                "%s is there already, from an add-client that did not end; its files are used as they are",
+                "%s is there already, from an add-client that did not end; its files are used "
+                "as they are",
                 home,
             )
         else:
@@ -257,7 +258,7 @@ def add_client(
         public = certificates.public_of((home / "node.key").read_bytes())
         known = settings.keys / f"{home.name}.pub"
         if known.exists() and known.read_bytes() != public:
-            raise BadInput(f"{known} holds another key and is not on the roster; move it away")
+            raise BadInput(f"{known} holds another key and is not on the roster", "move it away")
         _replace(known, public)
         added = Member(id=client, key=certificates.fingerprint(public), added=_now())
         write_roster(settings.roster, Roster(clients=(*roster.clients, added)))
@@ -274,12 +275,14 @@ def revoke_client(folder: str | Path, client: str, reason: str = "") -> Member:
             ids = [each.id for each in roster.active]
             near = difflib.get_close_matches(str(client), ids, n=3, cutoff=0.3) or ids[:3]
             raise BadInput(
-                f"no client {client!r} is on the roster of {place}; there are {_listed(near, len(ids))}"
+                f"no client {client!r} is on the roster of {place}",
+                f"there are {_listed(near, len(ids))}",
             )
         known = settings.keys / f"{safe_name(client)}.pub"
         if member.revoked is not None and not known.exists():
             raise BadInput(
-                f"the client {client!r} was revoked on {member.revoked:%Y-%m-%d} already; nothing is left to do"
+                f"the client {client!r} was revoked on {member.revoked:%Y-%m-%d} already",
+                "nothing is left to do",
             )
         if member.revoked is None:
             member = make_table(
@@ -337,11 +340,12 @@ def _now() -> datetime:
 
 def _check_clients(clients: Sequence[str]) -> list[str]:
     if isinstance(clients, str):
-        raise BadInput(f"clients is a list of ids, not one text; write [{clients!r}]")
+        raise BadInput("clients is a list of ids, not one text", f"write [{clients!r}]")
     ids = [check_id(client) for client in clients]
     if not ids:
         raise BadInput(
-            "a federation needs clients; give at least one id, such as house-1, and add others later"
+            "a federation needs clients",
+            "give at least one id, such as house-1, and add others later",
         )
     check_distinct(ids)
     return ids
@@ -352,7 +356,8 @@ def _check_data(data: Mapping[str, str] | None, ids: Sequence[str]) -> dict[str,
         if client not in ids:
             near = difflib.get_close_matches(str(client), ids, n=3, cutoff=0.3) or list(ids[:3])
             raise BadInput(
-                f"data is given for {client!r}, which is no client; there are {_listed(near, len(ids))}"
+                f"data is given for {client!r}, which is no client",
+                f"there are {_listed(near, len(ids))}",
             )
         if (
             not isinstance(source, str)
@@ -361,8 +366,8 @@ def _check_data(data: Mapping[str, str] | None, ids: Sequence[str]) -> dict[str,
             or not _is_unicode(source)
         ):
             raise BadInput(
-                f"the data of {client!r} is {source!r}; give the path of a CSV or Parquet file, or a source such as "
-                "bundled:CA"
+                f"the data of {client!r} is {source!r}",
+                "give the path of a CSV or Parquet file, or a source such as bundled:CA",
             )
     return dict(data or {})
 
@@ -382,7 +387,7 @@ def _make_policy(apps: Sequence[str], run: Run) -> Policy:
     from plfl.deploy.protocol.policy import agreed_settings
 
     if isinstance(apps, str):
-        raise BadInput(f"apps is a list of SHA-256 digests, not one text; write [{apps!r}]")
+        raise BadInput("apps is a list of SHA-256 digests, not one text", f"write [{apps!r}]")
     settings = agreed_settings(run.config())
     recipes = {"recipes": (run.recipe,)} if settings else {}
     return make_table(Policy, {"apps": tuple(apps), "settings": settings, **recipes}, "")
@@ -428,37 +433,37 @@ def _check_left_by_us(home: Path, client: str) -> None:
         found = read_client(home / f"client-{home.name}.toml").id
     except BadInput as error:
         raise BadInput(
-            f"{home} is in the way and not of this client ({error}); move it away"
+            f"{home} is in the way and not of this client ({error})", "move it away"
         ) from None
     if found != client or not (home / "node.key").is_file():
-        raise BadInput(f"{home} is in the way and not of this client; move it away")
+        raise BadInput(f"{home} is in the way and not of this client", "move it away")
 
 
 def _resolve(folder: str | Path) -> Path:
     try:
         return Path(folder).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a name with a null byte
-        raise BadInput(f"{str(folder)!r} is no folder ({error}); choose another") from None
+        raise BadInput(f"{str(folder)!r} is no folder ({error})", "choose another") from None
 
 
 def _check_unused(folder: Path) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise BadInput(f"{folder} is a file; choose a new folder")
+        raise BadInput(f"{folder} is a file", "choose a new folder")
     if (folder / "server" / "server.toml").exists() or (folder / "ca" / "ca.key").exists():
         raise BadInput(
-            f"{folder} holds a federation already, which stays as it is; add clients with plfl federation add-client, "
-            "or choose a new folder"
+            f"{folder} holds a federation already, which stays as it is",
+            "add clients with plfl federation add-client, or choose a new folder",
         )
     names = sorted(path.name for path in folder.iterdir())
     if names:
         raise BadInput(
-            f"{folder} holds other files ({_listed(names[:3], len(names))}); choose a new folder"
+            f"{folder} holds other files ({_listed(names[:3], len(names))})", "choose a new folder"
         )
     if folder == Path.cwd():
         raise BadInput(
-            f"{folder} is the folder you are in; choose a new one in it, such as federation"
+            f"{folder} is the folder you are in", "choose a new one in it, such as federation"
         )
 
 
@@ -499,7 +504,7 @@ def _changing(folder: str | Path) -> Iterator[Path]:
     place = _resolve(folder)
     if not (place / "server" / "server.toml").is_file():
         raise BadInput(
-            f"{place} holds no federation; give the folder that plfl federation init made"
+            f"{place} holds no federation", "give the folder that plfl federation init made"
         )
     with writing(place), _locked(place):
         yield place
@@ -521,12 +526,12 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise RunFailed(
-                f"{folder} could not be written ({error.strerror}); what was there is intact: make room, and give the "
-                "same command again"
+                f"{folder} could not be written ({error.strerror})",
+                "what was there is intact: make room, and give the same command again",
             ) from None
         place = error.filename2 or error.filename or folder
         raise BadInput(
-            f"cannot write to {place} ({error.strerror}); choose a folder in which you may write"
+            f"cannot write to {place} ({error.strerror})", "choose a folder in which you may write"
         ) from None
     finally:
         os.umask(before)
@@ -558,7 +563,7 @@ def _read(path: Path, fix: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise BadInput(f"{path} cannot be read ({error.strerror}); {fix}") from None
+        raise BadInput(f"{path} cannot be read ({error.strerror})", f"{fix}") from None
 
 
 def _unused_folder(parent: Path, name: str) -> Path:

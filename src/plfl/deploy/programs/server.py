@@ -119,7 +119,8 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
             _Counting(front, settings.folder).write()
         if stop.is_set():
             raise stop.error(
-                "the server was stopped; every round that was closed is saved. Start it again to go on"
+                "the server was stopped; every round that was closed is saved. Start it again "
+                "to go on"
             )
 
 
@@ -223,7 +224,8 @@ class LinkMending:
             self.num_early = 0
             said = child.tail[-1] if child.tail else f"status {status}"
             self._remove(
-                f"may be damaged: Flower's SuperLink ended soon after its start, again and again ({said})"
+                "may be damaged: Flower's SuperLink ended soon after its start, again and "
+                f"again ({said})"
             )
         return None
 
@@ -280,11 +282,14 @@ def fault_of_key(roster: Roster, key: bytes) -> str | None:
     member = next((each for each in roster.clients if each.key == print_), None)
     if member is None:
         return (
-            f"the key {print_} is not on the roster: it is not registered; the operator makes a client's folder with "
-            "plfl federation add-client"
+            f"the key {print_} is not on the roster: it is not registered; the operator makes "
+            "a client's folder with plfl federation add-client"
         )
     if member.revoked is not None:
-        return f"{member.id!r} was revoked on {member.revoked:%Y-%m-%d}; the operator can add it under another id"
+        return (
+            f"{member.id!r} was revoked on {member.revoked:%Y-%m-%d}; the operator can add it "
+            "under another id"
+        )
     return None
 
 
@@ -368,7 +373,8 @@ def _name_run(settings: ServerSettings) -> RunName:
     earlier = read_run(Path(settings.init)) if settings.init else None
     if settings.init and earlier is None:
         raise BadInput(
-            f"init = {settings.init!r} in server.toml holds no run; name the folder of an earlier one"
+            f"init = {settings.init!r} in server.toml holds no run",
+            "name the folder of an earlier one",
         )
     return begin_run(settings.folder, settings.name, earlier.run if earlier else "")
 

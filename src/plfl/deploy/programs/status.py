@@ -51,7 +51,7 @@ def read_status(config: Path) -> dict[str, Any]:
         raise NothingYet(f"{folder} has no {STATUS}: {said}") from None
     except (ValueError, LookupError, TypeError, AttributeError):
         raise BadInput(
-            f"{folder / STATUS} is damaged; the server writes it anew after its next round"
+            f"{folder / STATUS} is damaged", "the server writes it anew after its next round"
         ) from None
 
 
@@ -134,7 +134,10 @@ def describe_round(row: Mapping[str, Any]) -> str:
     """A round in a line."""
     loss = "" if row["loss"] is None else f", mean loss {row['loss']:.4g}"
     again = f", at attempt {row['attempt']}" if row["attempt"] > 1 else ""
-    return f"round {row['round']}: {len(row['accepted'])} of {len(row['asked'])}, {row['seconds']:.1f} s{loss}{again}"
+    return (
+        f"round {row['round']}: {len(row['accepted'])} of {len(row['asked'])}, "
+        f"{row['seconds']:.1f} s{loss}{again}"
+    )
 
 
 def describe_under_way(row: Mapping[str, Any]) -> str:
@@ -147,7 +150,7 @@ def describe_traffic(found: Mapping[str, Any]) -> str:
     """What went over the network, in a line."""
     bytes_ = found["bytes"]
     return (
-        f"since its last start, {bytes_['messages_up']:,} bytes of messages from clients, {bytes_['messages_down']:,} "
-        f"to them, and {bytes_['polling']:,} of polling; a round's parameters are {found['bytes_each_way']:,} each way "
-        "for each client"
+        f"since its last start, {bytes_['messages_up']:,} bytes of messages from clients, "
+        f"{bytes_['messages_down']:,} to them, and {bytes_['polling']:,} of polling; a "
+        f"round's parameters are {found['bytes_each_way']:,} each way for each client"
     )

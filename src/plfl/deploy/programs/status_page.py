@@ -83,7 +83,10 @@ def _explain(address: str, error: OSError) -> str:
     way_out = f'choose another page in server.toml, or page = "{OFF}"'
     if error.errno == errno.EADDRINUSE:
         port = split_address(address)[1]
-        return f"page {address}: port {port} is in use by another program (ss -ltnp shows which); {way_out}"
+        return (
+            f"page {address}: port {port} is in use by another program (ss -ltnp shows which); "
+            f"{way_out}"
+        )
     return f"page {address} is no address to listen on here ({error.strerror or error}); {way_out}"
 
 

@@ -409,7 +409,7 @@ class Stop(threading.Event):
 
     def error(self, message: str) -> Interrupted:
         """What ends a program that was stopped."""
-        return Interrupted(message, self.number)
+        return Interrupted(message, number=self.number)
 
 
 @contextmanager
@@ -458,10 +458,11 @@ def logged(folder: Path) -> Iterator[None]:
 def explain_disk(folder: Path, error: OSError) -> PlflError:
     """What a disk refused: it may have room later, or the settings name what cannot be written."""
     if error.errno in _FULL:
-        return Transient(f"cannot write to {folder} ({error.strerror}); make room there")
+        return Transient(f"cannot write to {folder} ({error.strerror})", "make room there")
     place = folder if error.filename is None else error.filename
     return BadInput(
-        f"cannot write to {place} ({error.strerror}); is folder right in the settings, and all in it yours?"
+        f"cannot write to {place} ({error.strerror})",
+        "is folder right in the settings, and all in it yours?",
     )
 
 

@@ -72,11 +72,12 @@ class Agreement:
             _check_types(agreement)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise BadInput(
-                f"the server's plan cannot be read ({error}); is it another version of plfl?"
+                f"the server's plan cannot be read ({error})", "is it another version of plfl?"
             ) from None
         if agreement.version != __version__:
             raise BadInput(
-                f"the server runs plfl {agreement.version} and this client {__version__}; install the same version"
+                f"the server runs plfl {agreement.version} and this client {__version__}",
+                "install the same version",
             )
         return agreement
 

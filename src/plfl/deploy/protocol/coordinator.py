@@ -128,7 +128,9 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.ids = list(self.roster())
         if not self.ids:
-            raise BadInput("the federation has no client; add one with plfl federation add-client")
+            raise BadInput(
+                "the federation has no client", "add one with plfl federation add-client"
+            )
         self.plan = blank_plan(self.agreement, 1)
         self.door = Door(self.agreement.run, shared_shapes(self.plan))
         if not self.door.shared:
@@ -150,8 +152,7 @@ class Coordinator:
         return self.plan.config.rounds
 
     def go(self) -> Params:
-        """All rounds that are left, then the last shared params for everybody; they are the result.
-        """
+        """All rounds that are left, then the last shared params for everybody; they are the result."""
         self._resume()
         while len(self.history) < self.rounds:
             self._leave_if_stopped()
@@ -203,8 +204,9 @@ class Coordinator:
                 else "with other settings"
             )
             raise BadInput(
-                f"{self.folder} holds a run {what}; give this one a folder of its own in server.toml, with init = "
-                f'"{self.folder.name}" to begin with the last parameters of that one'
+                f"{self.folder} holds a run {what}",
+                "give this one a folder of its own in server.toml, with init = "
+                f'"{self.folder.name}" to begin with the last parameters of that one',
             )
         self.ids = list(found.history[-1]["roster"]) if found.history else self.ids
         template = FederationState(self._first_state(), ())  # type: ignore[arg-type]
@@ -228,8 +230,8 @@ class Coordinator:
             checkpoint.save(self.folder, snapshot)
         except OSError as error:
             raise Transient(
-                f"cannot write to {self.folder} ({error.strerror or error}); round {len(self.history) - 1} is safe. "
-                "Repair that, and the server goes on"
+                f"cannot write to {self.folder} ({error.strerror or error})",
+                f"round {len(self.history) - 1} is safe. Repair that, and the server goes on",
             ) from error
 
     def _grow(self) -> None:
@@ -283,9 +285,10 @@ class Coordinator:
             self._leave_if_stopped()
             if self.clock() > until:
                 raise RunFailed(
-                    f"after {self.terms.settling:.0f} s only {len(self._eligible())} of {len(self.ids)} clients are "
-                    f"ready, and {needed} are needed{self._complaints()}. Start the server again when they are there; "
-                    f"round {len(self.history)} is safe"
+                    f"after {self.terms.settling:.0f} s only {len(self._eligible())} of "
+                    f"{len(self.ids)} clients are ready, and {needed} are "
+                    f"needed{self._complaints()}. Start the server again when they are there",
+                    f"round {len(self.history)} is safe",
                 )
             wait = 1.0
 
@@ -294,8 +297,7 @@ class Coordinator:
         return max(1, math.ceil(self.terms.quorum * num_wanted))
 
     def _is_awaited(self) -> bool:
-        """Whether somebody may still say that it takes part; only the first meeting waits for that.
-        """
+        """Whether somebody may still say that it takes part; only the first meeting waits for that."""
         patience = min(self.terms.meeting, self.terms.deadline)
         return any(self.clock() - at < patience for at in self._invited.values())
 
@@ -394,8 +396,9 @@ class Coordinator:
                 self.door.seen.pop(key, None)  # the same answers may come again
             self._meet()
         raise RunFailed(
-            f"round {round_index} missed its quorum {self.terms.patience} times{self._complaints()}; round "
-            f"{round_index - 1} is safe. Start the server again when the clients are there"
+            f"round {round_index} missed its quorum {self.terms.patience} "
+            f"times{self._complaints()}",
+            f"round {round_index - 1} is safe. Start the server again when the clients are there",
         )
 
     def _choose(self, round_index: int) -> tuple[list[str], int]:
@@ -427,8 +430,7 @@ class Coordinator:
         return {name: np.asarray(value) for name, value in params.items()}
 
     def numbers(self) -> tuple[int, int]:
-        """Local steps and batch of every round: the config's, or fewer where histories are short.
-        """
+        """Local steps and batch of every round: the config's, or fewer where histories are short."""
         if self.history:
             return self.history[0]["local_steps"], self.history[0]["batch"]
         windows = np.array(sorted(self.windows.values()) or [1])
@@ -636,8 +638,9 @@ def _fit(given: Params, template: Params) -> Params:
         if name not in given or np.shape(given[name]) != np.shape(value):
             found = f"{np.shape(given[name])}" if name in given else "nothing"
             raise BadInput(
-                f"the run that init names does not fit: it has {found} as {name}, and {np.shape(value)} is needed; "
-                "train with its settings, or leave init out"
+                f"the run that init names does not fit: it has {found} as {name}, and "
+                f"{np.shape(value)} is needed",
+                "train with its settings, or leave init out",
             )
     return {name: jnp.asarray(given[name], value.dtype) for name, value in template.items()}
 

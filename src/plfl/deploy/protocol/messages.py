@@ -68,7 +68,8 @@ def leave(answer: Message, shared: Mapping[str, tuple[tuple[int, ...], Any]]) ->
     for name, kind in allowed.items():
         if not isinstance(answer.facts[name], kind) or isinstance(answer.facts[name], bool):
             raise Leak(
-                f"{name!r} in an answer is of type {type(answer.facts[name]).__name__}, which may not leave"
+                f"{name!r} in an answer is of type {type(answer.facts[name]).__name__}, which "
+                "may not leave"
             )
     expected = set(shared) if answer.kind == UPDATE else set()
     if odd := sorted(set(answer.arrays) ^ expected, key=str):

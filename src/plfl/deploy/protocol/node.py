@@ -70,8 +70,7 @@ class Node:
     _plans: dict[tuple[int, int], Plan] = field(default_factory=dict)
 
     def answer(self, request: Message) -> Message:
-        """What leaves this client upon a request; whatever goes wrong is a refusal with its reason.
-        """
+        """What leaves this client upon a request; whatever goes wrong is a refusal with its reason."""
         try:
             if fault := fault_of_request(self.policy, request):
                 raise _Refused(fault)
@@ -80,7 +79,10 @@ class Node:
         except (_Refused, BadInput) as error:
             reason = str(error)
         except OSError as error:
-            reason = f"this client cannot write or read its files: {error.strerror or type(error).__name__}"
+            reason = (
+                "this client cannot write or read its files: "
+                f"{error.strerror or type(error).__name__}"
+            )
         except (
             Exception
         ) as error:  # no request may end a client, and what went wrong may be private
@@ -165,7 +167,8 @@ class Node:
         panel = loaded.panel
         if panel is None or self.client not in panel.ids:
             raise _Refused(
-                f"this client's data has no usable readings of {self.client!r}{_codes(loaded.findings)}"
+                "this client's data has no usable readings of "
+                f"{self.client!r}{_codes(loaded.findings)}"
             )
         own = panel.take([panel.ids.index(self.client)])
         check_data(self.agreement, own)
@@ -233,7 +236,8 @@ class Node:
     def _check_agreed(self, theirs: str) -> None:
         if theirs != self.agreement.digest:
             raise _Refused(
-                "the server's settings are not those that this client agreed to; it has to ask again"
+                "the server's settings are not those that this client agreed to; it has to "
+                "ask again"
             )
 
     def _sent_params(self, plan: Plan, request: Message) -> Params:
@@ -314,7 +318,8 @@ class Node:
             return self.newcomer(plan)
         if kept.round_index == round_index:
             log.info(
-                "round %d is asked for with other parameters: trained anew from the state before it",
+                "round %d is asked for with other parameters: trained anew from the state "
+                "before it",
                 round_index,
             )
             return kept.before
@@ -352,7 +357,7 @@ class Node:
             return {"plans": 0, "rounds": 0, "ends": 0, "seconds": 0.0, "day": today, "ended": ""}
         if (counts := parse_counts(path.read_text(encoding="utf-8", errors="replace"))) is None:
             raise RunFailed(
-                f"{path} is damaged; restore it, or remove it: all is then counted from 0"
+                f"{path} is damaged", "restore it, or remove it: all is then counted from 0"
             )
         return counts if counts["day"] == today else counts | {"seconds": 0.0, "day": today}
 
@@ -403,7 +408,8 @@ def _secret(folder: Path) -> str:
     secret = path.read_text()
     if len(secret) < 64:
         raise RunFailed(
-            f"{path} is damaged; restore it, or remove it: the rounds to come then draw other windows"
+            f"{path} is damaged",
+            "restore it, or remove it: the rounds to come then draw other windows",
         )
     return secret
 
@@ -420,8 +426,7 @@ def write_draws_secret(folder: Path, secret: str) -> None:
 
 
 def _codes(findings: Sequence[Finding]) -> str:
-    """The rules that data breaks, by code and title alone: details are this client's own business.
-    """
+    """The rules that data breaks, by code and title alone: details are this client's own business."""
     rules = [finding.rule for finding in findings if finding.rule.level == "refused"]
     return f" ({rules[0].code} {rules[0].title}); its own log says more" if rules else ""
 

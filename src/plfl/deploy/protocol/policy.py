@@ -67,7 +67,10 @@ def _fault_of_floors(policy: Policy, facts: Mapping[str, Any]) -> str | None:
         if facts[name] < least:
             return f"{name} = {facts[name]} is below this client's floor of {least}"
     if facts["batch"] % policy.min_batch:
-        return f"batch = {facts['batch']} is not a multiple of this client's floor of {policy.min_batch}"
+        return (
+            f"batch = {facts['batch']} is not a multiple of this client's floor of "
+            f"{policy.min_batch}"
+        )
     return None
 
 
@@ -109,8 +112,8 @@ def _pinned() -> list[str]:
 
 def _unlike(name: str, value: object, own: str) -> str:
     return (
-        f"{name} = {_show(value)}, but this client's recipe {own}; whoever runs this client can agree to that by "
-        f"{name} = {_show(value)} under [settings] in its policy.toml"
+        f"{name} = {_show(value)}, but this client's recipe {own}; whoever runs this client "
+        f"can agree to that by {name} = {_show(value)} under [settings] in its policy.toml"
     )
 
 
@@ -149,7 +152,10 @@ def fault_of_params(policy: Policy, sent: Mapping[str, np.ndarray]) -> str | Non
             size, most = float(np.abs(exact).max(initial=0)), policy.max_bias
         if size > most:
             kind = "a unit of norm" if exact.ndim > 1 else "a value of"
-            return f"parameter {name!r} came with {kind} {size:.3g}, above this client's limit of {most:g}"
+            return (
+                f"parameter {name!r} came with {kind} {size:.3g}, above this client's limit of "
+                f"{most:g}"
+            )
     return None
 
 
@@ -166,7 +172,10 @@ def fault_of_counts(policy: Policy, counts: Mapping[str, float]) -> str | None:
                 f"this client has answered {most} {name}, as many as its policy allows (max_{name})"
             )
     if counts["seconds"] > policy.max_seconds:
-        return f"this client has worked {policy.max_seconds:g} s today, as long as its policy allows (max_seconds)"
+        return (
+            f"this client has worked {policy.max_seconds:g} s today, as long as its policy allows "
+            "(max_seconds)"
+        )
     return None
 
 

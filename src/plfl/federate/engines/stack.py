@@ -43,8 +43,7 @@ class Member(NamedTuple):
 
 
 class StackState(NamedTuple):
-    """The servers block by block, each stacked over the block's members, and all clients as rows.
-    """
+    """The servers block by block, each stacked over the block's members, and all clients as rows."""
 
     servers: tuple[ServerState, ...]
     clients: ClientState

@@ -35,7 +35,8 @@ def prepare(
     gpus = _gpus() if device != "cpu" else []
     if device == "gpu" and not gpus:
         raise BadInput(
-            "device = gpu, but JAX sees none; install plfl[cuda] on a machine with an NVIDIA GPU, or set device=cpu"
+            "device = gpu, but JAX sees none",
+            "install plfl[cuda] on a machine with an NVIDIA GPU, or set device=cpu",
         )
     if gpus:
         return gpus[: processes.WORLD.size]
@@ -44,7 +45,8 @@ def prepare(
         return cpus
     if len(cpus) < wanted:
         log.warning(
-            "JAX was in use before this run: %d of %d cores will work; call plfl first in your program",
+            "JAX was in use before this run: %d of %d cores will work; call plfl first in "
+            "your program",
             len(cpus),
             wanted,
         )
@@ -56,8 +58,8 @@ def _connect(device: Literal["auto", "cpu", "gpu"]) -> Literal["cpu", "gpu"]:
     gpu = None if device == "cpu" else processes.own_gpu(_count_gpus())
     if device == "gpu" and gpu is None:
         raise BadInput(
-            "device = gpu, but there is not a GPU for each process of a machine; start as many processes there as it "
-            "has GPUs, or set device=cpu"
+            "device = gpu, but there is not a GPU for each process of a machine",
+            "start as many processes there as it has GPUs, or set device=cpu",
         )
     processes.connect_jax(gpu)
     return "cpu" if gpu is None else "gpu"

@@ -110,8 +110,9 @@ def check_same(what: str, value: str) -> None:
     for rank, other in enumerate(said := share(value)):
         if other != said[0]:
             raise BadInput(
-                f"process {rank} has other {what} than process 0 ({other!r}, not {said[0]!r}); all of them need the "
-                "same command, files and run folder (one disk that every machine sees, say)"
+                f"process {rank} has other {what} than process 0 ({other!r}, not {said[0]!r})",
+                "all of them need the same command, files and run folder (one disk that every "
+                "machine sees, say)",
             )
 
 
@@ -130,8 +131,7 @@ def wait_for_news(seconds: float = 3.0) -> None:
 
 
 def fail(message: str, status: int) -> None:
-    """End all processes with a message and a status. Alone, and before they have met, this returns.
-    """
+    """End all processes with a message and a status. Alone, and before they have met, this returns."""
     if _line is not None:
         _line.fail(message, status)
     elif not is_writer():
@@ -207,7 +207,8 @@ def spread(devices: "Sequence[jax.Device]", most: int) -> "list[jax.Device]":
         by_process.setdefault(device.process_index, []).append(device)
     if most < len(by_process):
         raise BadInput(
-            f"{len(by_process)} processes are more than there are clients ({most}); start at most {most} of them"
+            f"{len(by_process)} processes are more than there are clients ({most})",
+            f"start at most {most} of them",
         )
     in_turn = [
         device
@@ -265,20 +266,21 @@ def fetch(array: "jax.Array") -> "np.ndarray":
 
 
 def _meet_by_mpi(world: World) -> Line:
-    """MPI only tells where the first process listens; it is finished with before any work begins.
-    """
+    """MPI only tells where the first process listens; it is finished with before any work begins."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise BadInput(
-            f"{world.size} processes were started by mpiexec, but mpi4py cannot be used ({error}); install it with: "
-            "pip install 'plfl[mpi]'. Or set PLFL_ALONE=1 if every process is to be a run of its own"
+            f"{world.size} processes were started by mpiexec, but mpi4py cannot be used ({error})",
+            "install it with: pip install 'plfl[mpi]'. Or set PLFL_ALONE=1 if every process is to "
+            "be a run of its own",
         ) from None
     comm = MPI.COMM_WORLD
     if comm.Get_size() != world.size:
         raise BadInput(
-            f"mpiexec started {world.size} processes and mpi4py sees {comm.Get_size()}: it belongs to another MPI; "
-            "start with the mpiexec that mpi4py was installed with, such as that of plfl[mpi]"
+            f"mpiexec started {world.size} processes and mpi4py sees {comm.Get_size()}: it "
+            "belongs to another MPI",
+            "start with the mpiexec that mpi4py was installed with, such as that of plfl[mpi]",
         )
     listener = listen() if world.rank == 0 else None
     mine = (
@@ -301,7 +303,7 @@ def _meet_by_slurm(world: World) -> Line:
         listener = listen(port) if world.rank == 0 else None
     except OSError as error:
         raise RunFailed(
-            f"port {port} on {socket.gethostname()} cannot be used ({error.strerror}); try again"
+            f"port {port} on {socket.gethostname()} cannot be used ({error.strerror})", "try again"
         ) from None
     return _meet(
         world, listener, first_host(os.environ["SLURM_STEP_NODELIST"]), port, f"plfl {job}.{step}"
@@ -331,7 +333,8 @@ def _end_all(show: Callable[..., None], line: Line, kind: type[BaseException], *
     """An error that nobody caught in one process ends all of them."""
     show(kind, *what)
     line.fail(
-        f"an error that was not expected ({kind.__name__}: {what[0]}); what was saved before is intact",
+        f"an error that was not expected ({kind.__name__}: {what[0]}); what was saved before "
+        "is intact",
         1,
     )
 

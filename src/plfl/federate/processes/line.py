@@ -130,7 +130,10 @@ class Line:
             peer.socket.close()
 
     def _lose(self, peer: Peer) -> NoReturn:
-        what = f"process {peer.rank} of {self.size} on {peer.host} is gone (killed, out of memory or cut off)"
+        what = (
+            f"process {peer.rank} of {self.size} on {peer.host} is gone (killed, out of memory or "
+            "cut off)"
+        )
         self._leave("; ".join(filter(None, [what, self.explain()])), RunFailed.exit_status)
 
     def _leave(self, message: str, status: int) -> NoReturn:
@@ -175,8 +178,9 @@ def accept(listener: socket.socket, size: int, secret: str) -> Line:
         except TimeoutError:
             missing = [rank for rank in range(1, size) if rank not in peers]
             raise RunFailed(
-                f"process {missing[0]} of {size} did not call within {_MEET_SECONDS} s ({len(missing)} are missing); "
-                "are all machines up, and may they reach each other over the network?"
+                f"process {missing[0]} of {size} did not call within {_MEET_SECONDS} s "
+                f"({len(missing)} are missing)",
+                "are all machines up, and may they reach each other over the network?",
             ) from None
         hello = _greeting(caller)
         if hello is None or not hmac.compare_digest(str(hello[0]).encode(), secret.encode()):
@@ -200,8 +204,9 @@ def call(host: str, port: int, rank: int, size: int, secret: str, *, speaks: boo
         except OSError as error:
             if time.monotonic() > deadline:
                 raise RunFailed(
-                    f"process {rank} on {own} cannot reach process 0 on {host}, port {port} ({error}); may the "
-                    "machines reach each other over the network?"
+                    f"process {rank} on {own} cannot reach process 0 on {host}, port {port} "
+                    f"({error})",
+                    "may the machines reach each other over the network?",
                 ) from None
             time.sleep(0.1)
     hello = json.dumps([secret, rank, own]).encode()

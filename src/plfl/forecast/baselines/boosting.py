@@ -82,7 +82,8 @@ def import_lightgbm() -> ModuleType:
     ) as error:  # OSError: its library does not load, for lack of libgomp, say
         what = str(error).splitlines()[0]
         raise BadInput(
-            f"the baseline lightgbm needs LightGBM ({what}); pip install 'plfl[baselines]', or leave it out"
+            f"the baseline lightgbm needs LightGBM ({what})",
+            "pip install 'plfl[baselines]', or leave it out",
         ) from None
     return lightgbm
 

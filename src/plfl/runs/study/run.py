@@ -105,8 +105,7 @@ class Study:
         return {name: tuple(values) for name, values in axes.items()}
 
     def points(self) -> list[dict[str, Any]]:
-        """Every combination of the grid once; where nothing is shared, the server does not count.
-        """
+        """Every combination of the grid once; where nothing is shared, the server does not count."""
         points: list[dict[str, Any]] = []
         combined = [
             dict(zip(grid, values, strict=True))
@@ -215,11 +214,12 @@ def load_study(name: str, *, is_quick: bool = False, **changes: Any) -> Study:
             text = Path(name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput(
-                f"{name} cannot be read ({error}); give a TOML file like docs/studies.md shows"
+                f"{name} cannot be read ({error})", "give a TOML file like docs/studies.md shows"
             ) from None
     else:
         raise BadInput(
-            f"unknown study {name!r}; known: {', '.join(sorted(known))}, or the path of a .toml file"
+            f"unknown study {name!r}",
+            f"known: {', '.join(sorted(known))}, or the path of a .toml file",
         )
     try:
         values = tomllib.loads(text)
@@ -269,7 +269,7 @@ def _parse(name: str, values: Mapping[str, Any]) -> Study:
     for key in values:
         if key not in known:
             raise BadInput(
-                f"study {name}: unknown key {key!r}; known: {', '.join(sorted(known))}, quick"
+                f"study {name}: unknown key {key!r}", f"known: {', '.join(sorted(known))}, quick"
             )
     settings, grids = dict(values.get("settings", {})), _as_grids(values.get("grid", {}))
     axes = [(key, axis) for grid in grids for key, axis in grid.items()]
@@ -277,7 +277,7 @@ def _parse(name: str, values: Mapping[str, Any]) -> Study:
         check_key(key)
         if key in ("data", "seed", "recipe"):
             raise BadInput(
-                f"study {name}: {key!r} is not a setting here; use data, seeds and recipe"
+                f"study {name}: {key!r} is not a setting here", "use data, seeds and recipe"
             )
     for key, axis in axes:
         if not isinstance(axis, list | tuple) or not axis:
@@ -304,8 +304,9 @@ def _parse(name: str, values: Mapping[str, Any]) -> Study:
     folds = values.get("folds")
     if folds is not None and (type(folds) is not int or folds < 1):
         raise BadInput(
-            f"study {name}: folds must be a whole number from 1 on, such as folds = 4, not {folds!r}; leave it out for "
-            "one split of the time alone"
+            f"study {name}: folds must be a whole number from 1 on, such as folds = 4, not "
+            f"{folds!r}",
+            "leave it out for one split of the time alone",
         )
     return Study(
         name=name,
@@ -354,7 +355,7 @@ def resume_study(folder: Path, observer: Observer | None = None) -> Path:
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise BadInput(
-            f"{path} cannot be read ({error}); is {folder} the folder of a study?"
+            f"{path} cannot be read ({error})", f"is {folder} the folder of a study?"
         ) from None
     study = replace(
         study, grids=tuple({key: tuple(axis) for key, axis in grid.items()} for grid in study.grids)
@@ -423,7 +424,7 @@ class _Job:
                 self.num_done += 1
                 self._observe()
                 if stop.is_set():
-                    raise Interrupted(f"stopped; go on with plfl study --resume {self.folder}")
+                    raise Interrupted("stopped", f"go on with plfl study --resume {self.folder}")
             stacked = [run for run in waiting if not run.is_alone]
             for stack in self._prepared(list(self._chunks(stacked))):
                 for run, row in zip(stack.runs, self._train(stack, stop.is_set), strict=True):
@@ -510,8 +511,7 @@ class _Job:
             pool.shutdown(cancel_futures=True)
 
     def _num_ahead(self, chunks: Sequence[list[Run]]) -> int:
-        """How many stacks are compiled on the cores while one trains: none where the cores train.
-        """
+        """How many stacks are compiled on the cores while one trains: none where the cores train."""
         if self.devices[0].platform == "cpu" or not chunks:
             return 0
         rows = max(
@@ -547,7 +547,7 @@ class _Job:
             if at % config.eval_every == 0 or at == config.rounds:
                 self._evaluate(stack, state, at, stack.losses(losses), curves)
             if is_stopped():
-                raise Interrupted(f"stopped; go on with plfl study --resume {self.folder}")
+                raise Interrupted("stopped", f"go on with plfl study --resume {self.folder}")
         forecasts = stack.predict(state, "test")
         device = name_devices(self.devices)
         return [
