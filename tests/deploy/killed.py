@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from plfl.data import sources  # noqa: F401 (what is imported later would be counted)
-from plfl.deploy.files import certificates  # noqa: F401
+from plfl.deploy.files.inspection import inspect
 from plfl.deploy.programs import provision
 from plfl.errors import BadInput
 
@@ -76,7 +76,7 @@ def survives(number: int) -> bool:
         ]
         assert left == [], (number, left)
     assert between.items() <= private_keys().items()
-    assert provision.inspect(FOLDER) == [], number
+    assert inspect(FOLDER) == [], number
     return status == 0
 
 

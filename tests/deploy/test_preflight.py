@@ -13,7 +13,7 @@ from email.utils import formatdate
 import pytest
 
 from plfl.deploy.files import certificates
-from plfl.deploy.files.settings import read_client
+from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.programs import preflight, provision
 from plfl.deploy.programs.front import GREETING, KEY_HEADER, Front
 from plfl.deploy.programs.preflight import Unproven, Unreachable, check_server
@@ -32,7 +32,7 @@ def pilot(tmp_path_factory):
 
 def serve(pilot, certificate="server.crt", key="server.key"):
     server = pilot / "server"
-    port = provision.read_server(server / "server.toml").port
+    port = read_server(server / "server.toml").port
     files = (server / certificate, server / key) if certificate else (None, None)
     return Front("127.0.0.1", port, free_port(), server / "ca.crt", *files)
 

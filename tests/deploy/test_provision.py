@@ -22,18 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plfl.deploy.files import inspection
+from plfl.deploy.files.inspection import inspect
+from plfl.deploy.files.roster import read_roster
+from plfl.deploy.files.settings import read_client, read_policy, read_server
 from plfl.deploy.programs import provision
-from plfl.deploy.programs.provision import (
-    add_client,
-    init,
-    inspect,
-    read_client,
-    read_policy,
-    read_roster,
-    read_server,
-    renew_server,
-    revoke_client,
-)
+from plfl.deploy.programs.provision import add_client, init, renew_server, revoke_client
 from plfl.errors import BadInput, Damaged, RunFailed
 from plfl.storage import safe_name
 
@@ -398,7 +391,7 @@ def test_ids_that_cannot_be_told_apart_or_written_are_refused(tmp_path, ids, mes
         ({"port": 0}, "port = 0 is no port; write a number from 1 to 65535"),
         ({"port": 65536}, "port = 65536 is no port"),
         ({"port": "9092"}, "port = '9092' is no port"),
-        ({"port": True}, "port = True is no port"),
+        ({"port": True}, "port = True: a number or a text is needed, not true"),
         ({"valid_days": 0}, r"valid_days = 0: write a number of days from 1 to 3652"),
         ({"valid_days": 4000}, r"valid_days = 4000: write a number of days from 1 to 3652"),
         ({"valid_days": 1.5}, r"valid_days = 1.5: write"),
@@ -455,14 +448,14 @@ def test_init_does_not_replace_the_folder_one_is_in(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path, monkeypatch):
-    write, count = provision._write, iter(range(100))
+    write, count = provision.write_new, iter(range(100))
 
     def write_until_full(path: Path, content: bytes, **options: bool) -> None:
         if next(count) == 7:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         write(path, content, **options)
 
-    monkeypatch.setattr(provision, "_write", write_until_full)
+    monkeypatch.setattr(provision, "write_new", write_until_full)
     with pytest.raises(
         RunFailed,
         match=r"could not be written \(No space left on device\); what was there is intact",
@@ -911,14 +904,16 @@ def test_a_missing_roster_is_said(tmp_path):
         read_roster(tmp_path)
 
 
-def test_without_the_package_cryptography_the_error_says_what_to_install(tmp_path, monkeypatch):
-    import plfl.deploy
-
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    monkeypatch.delitem(sys.modules, "plfl.deploy.files.certificates", raising=False)
-    monkeypatch.delattr(plfl.deploy, "certificates", raising=False)
-    with pytest.raises(BadInput, match=r"pip install 'plfl\[flower\]'"):
-        init(tmp_path / "pilot", ["a"])
+def test_without_the_package_cryptography_the_error_says_what_to_install(tmp_path):
+    script = (
+        "import sys; sys.modules['cryptography'] = None; from plfl.cli.app import main; "
+        "sys.argv = ['plfl', 'federation', 'init', 'pilot', '--clients', 'a']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'plfl[flower]'" in " ".join(done.stderr.split())
     assert list(tmp_path.iterdir()) == []
 
 

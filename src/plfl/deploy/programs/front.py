@@ -40,7 +40,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from plfl.deploy.files.settings import join_address
+from plfl.deploy.files.addresses import join_address
 from plfl.deploy.programs.guests import Guest, Guests
 from plfl.errors import BadInput
 

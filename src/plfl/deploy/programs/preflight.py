@@ -13,7 +13,8 @@ import ssl
 import time
 from email.utils import formatdate
 
-from plfl.deploy.files.settings import ClientSettings, split_address
+from plfl.deploy.files.addresses import split_address
+from plfl.deploy.files.settings import ClientSettings
 from plfl.deploy.programs.front import GREETING, KEY_HEADER
 from plfl.errors import BadInput, PlflError, Transient
 

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from plfl.deploy.files.settings import OFF, ServerSettings, split_address
+from plfl.deploy.files.addresses import OFF, split_address
+from plfl.deploy.files.settings import ServerSettings
 from plfl.deploy.programs.status import (
     NothingYet,
     describe_traffic,
