@@ -15,7 +15,8 @@ import pytest
 from plfl.deploy.files import certificates
 from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.programs import preflight, provision
-from plfl.deploy.programs.front import GREETING, KEY_HEADER, Front
+from plfl.deploy.programs.calls import GREETING, KEY_HEADER
+from plfl.deploy.programs.front import Front
 from plfl.deploy.programs.preflight import Unproven, Unreachable, check_server
 from plfl.deploy.programs.supervise import free_port
 from plfl.errors import BadInput, Transient

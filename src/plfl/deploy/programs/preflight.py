@@ -15,7 +15,7 @@ from email.utils import formatdate
 
 from plfl.deploy.files.addresses import split_address
 from plfl.deploy.files.settings import ClientSettings
-from plfl.deploy.programs.front import GREETING, KEY_HEADER
+from plfl.deploy.programs.calls import GREETING, KEY_HEADER
 from plfl.errors import BadInput, PlflError, Transient
 
 _TIMEOUT = 10.0
