@@ -20,12 +20,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from plfl.errors import BadInput, refused_at
 
 PERSONAL_ALIASES: dict[str, tuple[str, ...]] = {"none": (), "mlp": ("mlp.*",), "all": ("*",)}
+# Stands in a stored config for data or a model that was handed to `plfl.run` as an object.
 GIVEN = "given in Python"
-"""Stands in a stored config for data or a model that was handed to `plfl.run` as an object."""
+# Judgements of the data doctor that can be wrong, so that `ignore` overrules them.
 IGNORABLE = ("PLF204", "PLF205", "PLF207", "PLF209")
-"""Judgements of the data doctor that can be wrong, so that `ignore` overrules them."""
-UP_TO = "up to "
-"""Before a horizon: one model for all leads up to it."""
+UP_TO = "up to "  # before a horizon: one model for all leads up to it
 _MAX_DIGITS = 9
 _LONGEST_SHOWN = 80
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
@@ -386,14 +385,13 @@ class Config(Settings):
         )
 
 
+# Config fields that say how a table is read; they may also stand behind a table's path, as in
+# meters.csv?unit=Wh.
 TABLE_FIELDS = (
     "timezone", "stamp_timezone", "stamps", "time_format", "unit", "cumulative", "interval",
     "duplicates", "allow_export", "ignore", "layout", "id_column", "time_column", "load_column",
     "covariates", "statics", "decimal",
 )  # fmt: skip
-"""Config fields that say how a table is read; they may also stand behind a table's path, as in
-meters.csv?unit=Wh.
-"""
 
 
 def check_key(key: str) -> None:

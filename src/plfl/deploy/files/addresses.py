@@ -5,10 +5,8 @@ import re
 
 from plfl.errors import BadInput
 
-MAX_ID = 200
-"""Characters of a client's id."""
-OFF = "off"
-"""Stands in server.toml for a page that is not shown."""
+MAX_ID = 200  # characters of a client's id
+OFF = "off"  # stands in server.toml for a page that is not shown
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 _LONGEST_SHOWN = 80
 _ANY_HOST = (

@@ -30,12 +30,11 @@ except ImportError:
         "pip install 'plfl[flower]'",
     ) from None
 
-AUTHORITY_DAYS = 3652
-"""Ten years."""
+AUTHORITY_DAYS = 3652  # ten years
+# In every server's certificate, for clients on the same machine.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""In every server's certificate, for clients on the same machine."""
+# Certificates begin this much earlier, for clients whose clocks are behind.
 _BACKDATED = timedelta(hours=1)
-"""Certificates begin this much earlier, for clients whose clocks are behind."""
 
 
 class Pair(NamedTuple):

@@ -27,8 +27,7 @@ from plfl.deploy.files.settings import (
 from plfl.errors import BadInput, Damaged
 from plfl.storage import safe_name
 
-SOON = timedelta(days=30)
-"""A certificate that ends before this is reported."""
+SOON = timedelta(days=30)  # a certificate that ends before is reported
 _NEW_AUTHORITY = (
     "an authority is not renewed: make a new federation with plfl federation init, and hand its "
     "files out"
@@ -40,13 +39,11 @@ T = TypeVar("T")
 class Problem(NamedTuple):
     """Something wrong, and how to fix it."""
 
-    is_fatal: bool
-    """Whether the federation cannot work, or is not safe, until it is fixed."""
+    is_fatal: bool  # whether the federation cannot work, or is not safe, until it is fixed
     message: str
+    # Whether it may be well without anybody's help here: a clock is set, a file that is being
+    # copied is whole.
     may_heal: bool = False
-    """Whether it may be well without anybody's help here: a clock is set, a file that is being
-    copied is whole.
-    """
 
     def __str__(self) -> str:
         return self.message

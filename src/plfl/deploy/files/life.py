@@ -31,10 +31,9 @@ _KILLED = (
 class Life(NamedTuple):
     """How a program stands."""
 
+    # running, stopped (by a person or a service manager), failed, finished (nothing is left to
+    # do), never started.
     state: str
-    """running, stopped (by a person or a service manager), failed, finished (nothing is left to
-    do), never started.
-    """
     since: str = ""
     reason: str = ""
 

@@ -16,12 +16,11 @@ from plfl.errors import Damaged
 from plfl.storage import write_json
 
 RUN = "run.json"
+# What a client keeps of its own: the plan that it agreed to, the secret of its draws, how many
+# rounds it trained.
 PLAN_FILE = "plan.json"
 SECRET_FILE = "draws.secret"
 COUNT_FILE = "trained.json"
-"""What a client keeps of its own: the plan that it agreed to, the secret of its draws, how many
-rounds it trained.
-"""
 _COUNTS = {"plans": int, "rounds": int, "ends": int, "seconds": float, "day": str, "ended": str}
 _LONGEST = 200
 

@@ -30,16 +30,14 @@ from plfl.deploy.files.addresses import (
 from plfl.errors import BadInput, refused_at
 from plfl.recipes import make_recipe
 
-PLACEHOLDER = "meter.csv"
-"""Stands in a client's file for data that has not been named yet."""
+PLACEHOLDER = "meter.csv"  # stands in a client's file for data that has not been named yet
+# Config fields that are a server's own business: they change nothing of what a client computes in a
+# round.
 FREE = {
     *("recipe", "seed", "rounds", "fraction", "weights", "eval_every"),
     *("max_weight", "max_norm_ratio", "aggregate", "clip_passes", "trim"),
     *("server", "server_lr", "server_beta1", "server_beta2", "tau", "sync_every"),
 }
-"""Config fields that are a server's own business: they change nothing of what a client computes in
-a round.
-"""
 _SAID_ELSEWHERE = {
     "data": "data is named in each client's own file",
     "recipe": "it has a key of its own in [run]",
@@ -66,8 +64,8 @@ def _matching(pattern: str, what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+# A path that is relative to the file it is written in.
 FromFile = Annotated[Path, BeforeValidator(_check_path)]
-"""A path that is relative to the file it is written in."""
 Text = Annotated[str, _matching(r"(?s)(?=.*\S)[^\0]*", "must not be empty")]
 Name = Annotated[
     str,
@@ -88,8 +86,7 @@ Interval = Annotated[
 class SettingsFile(Settings):
     """Settings with a file of their own, written with the meaning of every key above it."""
 
-    table: ClassVar[str] = ""
-    """The table of the file in which they stand; nothing is its top."""
+    table: ClassVar[str] = ""  # the table of the file in which they stand; nothing is its top
 
     def to_toml(self) -> str:
         """The text of the file."""

@@ -44,8 +44,8 @@ SIGNATURE_HEADER = "flwr-signature"
 MOST_AHEAD = 5.0
 MOST_BEHIND = 305.0
 PIECE = 64 * 1024
+# A connection that ended, or talks nonsense.
 BROKEN = (OSError, TimeoutError, h11.ProtocolError, httpx.TransportError)
-"""A connection that ended, or talks nonsense."""
 _NOT_ACTIVATED = 2004  # Flower's code for a client that may not take part
 _LARGEST_HEAD = 16 * 1024
 _STALL_SECONDS = 30.0

@@ -70,39 +70,31 @@ class Traffic:
     """What went through, above TLS, in bytes."""
 
     num_requests: int = 0
-    up: int = 0
-    """From clients."""
-    down: int = 0
-    """To clients."""
-    heads_up: int = 0
-    """How much of `up` are HTTP's headers."""
-    heads_down: int = 0
-    """The same of `down`."""
+    up: int = 0  # from clients
+    down: int = 0  # to clients
+    heads_up: int = 0  # how much of `up` are HTTP's headers
+    heads_down: int = 0  # the same of `down`
 
 
 @dataclass
 class Front:
     """Listens on a public address and passes clients' calls to the SuperLink."""
 
-    host: str | None
-    """The address that it listens on; None is all of this machine's."""
+    host: str | None  # the address that it listens on; None is all of this machine's
     port: int
-    upstream: int
-    """The SuperLink's port on loopback."""
+    upstream: int  # the SuperLink's port on loopback
     upstream_ca: Path
+    # None is plain HTTP, which has to be asked for.
     certificate: Path | None
-    """None is plain HTTP, which has to be asked for."""
     key: Path | None
+    # Why a public key (PEM) may not take part, if so.
     fault_of_key: Callable[[bytes], str | None] = lambda key: None
-    """Why a public key (PEM) may not take part, if so."""
+    # Bytes that the body of an answer has at most; while it is None, clients are told to try
+    # again.
     largest: Callable[[], int | None] = lambda: 2**20
-    """Bytes that the body of an answer has at most; while it is None, clients are told to try
-    again.
-    """
-    traffic: dict[str, Traffic] = field(default_factory=dict)
-    """By path."""
+    traffic: dict[str, Traffic] = field(default_factory=dict)  # by path
+    # By key, how often an answer was refused for its length, and why the last time.
     cut: dict[bytes, tuple[int, str]] = field(default_factory=dict)
-    """By key, how often an answer was refused for its length, and why the last time."""
 
     def start(self) -> None:
         """Listen; from a thread of its own until `stop`."""

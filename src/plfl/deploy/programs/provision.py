@@ -49,8 +49,7 @@ from plfl.deploy.files.settings import (
 from plfl.errors import BadInput
 from plfl.storage import locked, safe_name, sync_folder
 
-VALID_DAYS = 825
-"""How long a server's certificate is valid; some clients refuse longer ones."""
+VALID_DAYS = 825  # how long a server's certificate is valid; some clients refuse longer ones
 log = logging.getLogger("plfl")
 
 
@@ -59,12 +58,9 @@ class Provisioned:
     """What `init` made."""
 
     folder: Path
-    server: Path
-    """server.toml."""
-    clients: dict[str, Path]
-    """The client-<id>.toml of each."""
-    valid_until: datetime
-    """When the server's certificate ends."""
+    server: Path  # server.toml
+    clients: dict[str, Path]  # the client-<id>.toml of each
+    valid_until: datetime  # when the server's certificate ends
 
 
 class Renewed(NamedTuple):
@@ -72,8 +68,7 @@ class Renewed(NamedTuple):
 
     certificate: Path
     valid_until: datetime
-    kept: Path
-    """The folder with the certificate and key that were in use before."""
+    kept: Path  # the folder with the certificate and key that were in use before
 
 
 def init(
