@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple
 
 from plfl._version import __version__
 from plfl.deploy.files.life import LIFE
-from plfl.deploy.files.new_files import build_folder, writing
+from plfl.deploy.files.new_files import build_folder, write_new, writing
 from plfl.deploy.files.settings import ClientSettings, ServerSettings, read_client, read_server
 from plfl.deploy.programs.server import ENROLLED, LINK
 from plfl.deploy.programs.status import STATUS, TRAFFIC
@@ -43,7 +43,6 @@ _UNREADABLE = (
     *(TypeError, AttributeError, RecursionError),
 )
 _TRIES = 5
-_PIECE = 1024**2
 
 
 @dataclass(frozen=True)
@@ -304,24 +303,15 @@ def _extract(
         checked = tarfile.data_filter(member, str(place))  # once more, by Python's own rules
         target = place / checked.name
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _copy(archive, _content(tar, member), target) != files[name].sha256:
-            raise _damaged(archive, f"{name!r} does not match its checksum")
-    for folder in place.rglob("*/"):
-        folder.chmod(0o700)
-
-
-def _copy(archive: Path, source: IO[bytes], target: Path) -> str:
-    """Write content to a new file, and return its SHA-256."""
-    sha256 = hashlib.sha256()
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
         try:
-            while piece := source.read(_PIECE):
-                sha256.update(piece)
-                file.write(piece)
+            content = _content(tar, member).read()
         except tarfile.ReadError:
             raise _damaged(archive, "it is cut off") from None
-    return sha256.hexdigest()
+        if hashlib.sha256(content).hexdigest() != files[name].sha256:
+            raise _damaged(archive, f"{name!r} does not match its checksum")
+        write_new(target, content, is_private=True)
+    for folder in place.rglob("*/"):
+        folder.chmod(0o700)
 
 
 def _damaged(archive: Path, what: str) -> Damaged:

@@ -14,7 +14,7 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from plfl.deploy.files.addresses import OFF, split_address
@@ -90,8 +90,11 @@ def _explain(address: str, error: OSError) -> str:
     return f"page {address} is no address to listen on here ({error.strerror or error}); {way_out}"
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(socketserver.ThreadingTCPServer):
     """Listens; every request has a thread of its own."""
+
+    allow_reuse_address = True
+    daemon_threads = True
 
     def __init__(self, address: str, make: Callable[[], str]) -> None:
         self.make = make
@@ -100,10 +103,6 @@ class _Server(ThreadingHTTPServer):
         self.is_local = ipaddress.ip_address(place[0]).is_loopback
         self.names = {host.lower(), *(_LOOPBACK if self.is_local else ())}
         super().__init__(place, _Request)  # type: ignore[arg-type]
-
-    def server_bind(self) -> None:
-        """Bind without asking DNS for a name, which may take long."""
-        socketserver.TCPServer.server_bind(self)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A browser that went away is no news; anything else is for the log."""
