@@ -47,9 +47,20 @@ ODD_IDS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    return init(tmp_path_factory.mktemp("made") / "pilot", ["a", "b"], host="fl.example.org").folder
+
+
 @pytest.fixture
-def folder(tmp_path):
-    return init(tmp_path / "pilot", ["a", "b"], host="fl.example.org").folder
+def folder(template, tmp_path):
+    return Path(shutil.copytree(template, tmp_path / "pilot"))
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """A federation with the same names and keys of its own."""
+    return init(tmp_path_factory.mktemp("other") / "other", ["a"], host="fl.example.org").folder
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
@@ -813,8 +824,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("message", DAMAGES)
-def test_inspect_names_what_is_wrong_and_the_fix(folder, tmp_path, message):
-    other = init(tmp_path / "other", ["a"], host="fl.example.org").folder
+def test_inspect_names_what_is_wrong_and_the_fix(folder, other, message):
     DAMAGES[message](folder, other)
     problems = inspect(folder)
     assert any(re.search(message, str(problem)) for problem in problems), problems
@@ -845,8 +855,7 @@ def test_the_operator_may_delete_what_clients_have_received(folder):
     assert inspect(folder) == []
 
 
-def test_renewing_repairs_a_pair_that_does_not_match(folder, tmp_path):
-    other = init(tmp_path / "other", ["a"], host="fl.example.org").folder
+def test_renewing_repairs_a_pair_that_does_not_match(folder, other):
     shutil.copy(other / "server" / "server.key", folder / "server")
     assert [problem.is_fatal for problem in inspect(folder)] == [True]
     renew_server(folder)
