@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -27,6 +27,7 @@ IGNORABLE = ("PLF204", "PLF205", "PLF207", "PLF209")
 UP_TO = "up to "  # before a horizon: one model for all leads up to it
 _MAX_DIGITS = 9
 _LONGEST_SHOWN = 80
+S = TypeVar("S", bound="Settings")
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
 
@@ -75,6 +76,17 @@ def check_keys(given: Iterable[Any], known: Iterable[str], unknown: str) -> None
             raise BadInput(
                 f"{unknown} {key!r}", f"did you mean {near[0]!r}?" if near else all_known
             )
+
+
+def make_settings(kind: type[S], values: object, where: str, **tables: Settings) -> S:
+    """Settings from the values of a table; what is wrong is refused with where it stands."""
+    if not isinstance(values, Mapping):
+        shown = str(values)[:_LONGEST_SHOWN]
+        raise BadInput(f"{where}must be a table of keys and values, not {shown!r}")
+    own = [name for name in kind.model_fields if name not in tables]
+    with refused_at(where):
+        check_keys(values, own, kind.unknown_key)
+        return kind(**values, **tables)
 
 
 def read_toml(path: Path, missing: str, broken: str = "correct it there") -> dict[str, Any]:

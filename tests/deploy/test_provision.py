@@ -1,4 +1,4 @@
-"""A federation's files: made once, never overwritten, and trusted by verifiers that are not ours."""
+"""A federation's files: made once, never overwritten, trusted by verifiers that are not ours."""
 
 import errno
 import fcntl
@@ -475,7 +475,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_an_init_that_is_still_at_work_builds_is_left_alone_and_what_a_dead_one_left_is_removed(
+def test_what_an_init_still_at_work_builds_is_left_alone_and_what_a_dead_one_left_is_removed(
     tmp_path, caplog
 ):
     alive, dead = tmp_path / ".pilot.unfinished-1", tmp_path / ".pilot.unfinished-2"
@@ -716,13 +716,13 @@ def later(days: float, monkeypatch: pytest.MonkeyPatch) -> None:
         (
             800,
             False,
-            r"server\.crt expires on 20\d\d-\d\d-\d\d, in 2[45] days; run plfl federation renew-server /",
+            r"server\.crt expires on 20\d\d-\d\d-\d\d, in 2[45] days; run plfl federation renew",
         ),
         (830, True, r"server\.crt expired on 20\d\d-\d\d-\d\d; run plfl federation renew-server /"),
         (
             -1,
             True,
-            r"server\.crt is not valid before 20.* UTC; this machine's clock says 20.* UTC: set it, or if",
+            r"server\.crt is not valid before 20.* UTC; this machine's clock says 20.* UTC: set",
         ),
     ],
 )
@@ -784,10 +784,10 @@ DAMAGES = {
         "server/ca.crt"
     ),
     r"clients/a/ca\.crt is not the authority of this federation; copy": _take("clients/a/ca.crt"),
-    r"server\.toml: host = 'x\.org' is not in .* holds fl\.example\.org, localhost, 127\.0\.0\.1, ::1;": _edit(
+    r"server\.toml: host = 'x\.org' is not in .* holds fl\.example\.org, .*, ::1;": _edit(
         "server/server.toml", 'host = "fl.example.org"', 'host = "x.org"'
     ),
-    r"client-a\.toml: server = 'x\.org:9092' is not in the server's certificate, .* --host x\.org": _edit(
+    r"client-a\.toml: server = 'x\.org:9092' is not in the server's cert.* --host x\.org": _edit(
         "clients/a/client-a.toml", '"fl.example.org:9092"', '"x.org:9092"'
     ),
     r"client-a\.toml: id = 'z', but the roster has 'a' here": _edit(

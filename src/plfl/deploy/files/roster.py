@@ -12,9 +12,8 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, BeforeValidator, Field
 
-from plfl.config import Settings
+from plfl.config import Settings, make_settings
 from plfl.deploy.files.addresses import check_id
-from plfl.deploy.files.settings import make_settings
 from plfl.errors import BadInput, Damaged, refused_at
 from plfl.storage import safe_name, write_json
 

@@ -8,14 +8,21 @@ in. Unknown keys are refused.
 import inspect
 import re
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import tomli_w
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from plfl.config import TABLE_FIELDS, Config, Fraction, Settings, check_keys, read_toml
+from plfl.config import (
+    TABLE_FIELDS,
+    Config,
+    Fraction,
+    Settings,
+    check_keys,
+    make_settings,
+    read_toml,
+)
 from plfl.deploy.files.addresses import (
     check_address,
     check_host,
@@ -42,9 +49,8 @@ _SAID_ELSEWHERE = {
     "data": "data is named in each client's own file",
     "recipe": "it has a key of its own in [run]",
 }
-_LONGEST_SHOWN = 80
 _COMMENT_WIDTH = 98
-T = TypeVar("T", bound=Settings)
+S = TypeVar("S", bound=Settings)
 
 
 def _check_path(value: object) -> object:
@@ -349,17 +355,6 @@ def read_policy(path: str | Path) -> Policy:
     return make_settings(Policy, values, f"{path}: ")
 
 
-def make_settings(kind: type[T], values: object, where: str, **tables: Settings) -> T:
-    """Settings from the values of a table; what is wrong is refused with where it stands."""
-    if not isinstance(values, Mapping):
-        shown = str(values)[:_LONGEST_SHOWN]
-        raise BadInput(f"{where}must be a table of keys and values, not {shown!r}")
-    own = [name for name in kind.model_fields if name not in tables]
-    with refused_at(where):
-        check_keys(values, own, kind.unknown_key)
-        return kind(**values, **tables)
-
-
 def _read_tables(
     path: Path, kind: type[SettingsFile], optional: tuple[str, ...] = ()
 ) -> dict[str, Any]:
@@ -374,7 +369,7 @@ def _read_tables(
     return {table: {} for table in optional} | values
 
 
-def _place(settings: T, path: Path) -> T:
+def _place(settings: S, path: Path) -> S:
     """The settings with their paths taken from the folder of the file that they were in."""
     folder = path.parent.absolute()
     return settings.model_copy(

@@ -24,6 +24,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from plfl.config import make_settings
 from plfl.deploy.files import certificates, new_files
 from plfl.deploy.files.addresses import check_host, check_id, is_unicode
 from plfl.deploy.files.new_files import build_folder, find_unfinished, replace, write_new
@@ -42,7 +43,6 @@ from plfl.deploy.files.settings import (
     Rounds,
     Run,
     ServerSettings,
-    make_settings,
     read_client,
     read_server,
 )
