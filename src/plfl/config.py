@@ -459,7 +459,8 @@ def count_intervals(duration: str, interval: np.timedelta64, what: str) -> int:
     count = round(seconds / step)
     if count < 1 or abs(count * step - seconds) > 1e-6:
         raise BadInput(
-            f"{what} {duration} is not a multiple of the data's interval ({step / 60:g}min)"
+            f"{what} {duration} is not a multiple of the data's interval ({step / 60:g}min)",
+            "write a multiple of it, or a number of intervals such as 12",
         )
     return count
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from plfl.deploy.files import inspection
 from plfl.deploy.files.inspection import inspect
-from plfl.deploy.files.roster import read_roster
+from plfl.deploy.files.roster import FILE, read_file
 from plfl.deploy.files.settings import read_client, read_policy, read_server
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.provision import add_client, init, renew_server, revoke_client
@@ -61,6 +61,10 @@ def folder(template, tmp_path):
 def other(tmp_path_factory):
     """A federation with the same names and keys of its own."""
     return init(tmp_path_factory.mktemp("other") / "other", ["a"], host="fl.example.org").folder
+
+
+def read_roster(server: Path):
+    return read_file(server / FILE)
 
 
 def content_of(folder: Path) -> dict[str, bytes]:

@@ -48,11 +48,6 @@ class Roster(Settings):
         return next((member for member in self.clients if member.id == client), None)
 
 
-def read_roster(server_folder: str | Path) -> Roster:
-    """The roster in a server's folder."""
-    return read_file(Path(server_folder) / FILE)
-
-
 def read_file(path: Path) -> Roster:
     """The roster in a file."""
     try:

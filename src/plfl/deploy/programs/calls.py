@@ -252,12 +252,12 @@ class Line:
             self._writer.transport.abort()
 
 
-class Link:
+class Link(httpx.AsyncHTTPTransport):
     """Flower's SuperLink on loopback, which answers calls."""
 
     def __init__(self, port: int, ca: Path, idle_seconds: float) -> None:
         self._url = f"https://127.0.0.1:{port}"
-        self._carrier = httpx.AsyncHTTPTransport(
+        super().__init__(
             verify=ssl.create_default_context(cafile=str(ca)),
             limits=httpx.Limits(keepalive_expiry=idle_seconds),
         )
@@ -272,10 +272,6 @@ class Link:
             extensions={"timeout": _LINK_SECONDS},
         )
         try:
-            return await self._carrier.handle_async_request(request)
+            return await self.handle_async_request(request)
         except BROKEN:
             raise Refused(503, "the server is starting", call.path) from None
-
-    async def close(self) -> None:
-        """End all connections to it."""
-        await self._carrier.aclose()

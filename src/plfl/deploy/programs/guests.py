@@ -74,7 +74,8 @@ class Guests:
 
     def rest(self, guest: Guest) -> None:
         """Note that its call is over."""
-        guest.is_busy, guest.since = False, self.clock()
+        guest.is_busy = False
+        guest.since = self.clock()
 
     def dismiss(self, guest: Guest) -> None:
         """Close a connection."""
