@@ -136,7 +136,8 @@ def _check_home(
     if member is None:
         place = shlex.quote(str(home.parents[1]))
         fix = f"give plfl federation add-client {place} with its id again, or remove it"
-        found.warn_if(True, f"{home} is not on the roster: was add-client interrupted? {fix}")
+        message = f"{home} is not on the roster: was add-client interrupted? {fix}"
+        found.append(Problem(False, message))
         return
     file = home / f"client-{home.name}.toml"
     own = _check_client(found, file) if member.revoked is None else None
@@ -213,7 +214,7 @@ def _check_roster(found: Findings, path: Path) -> Roster | None:
         return read_file(path)
     except BadInput as error:
         may_heal = isinstance(error, Damaged) or not path.exists()
-        found.refuse_if(True, str(error), may_heal=may_heal)
+        found.append(Problem(True, str(error), may_heal))
         return None
 
 
@@ -229,7 +230,7 @@ def _check_public(found: Findings, path: Path, member: Member) -> None:
     try:
         key = certificates.fingerprint(path.read_bytes())
     except (BadInput, OSError):
-        found.warn_if(True, f"{path} is no public key; {copy}")
+        found.append(Problem(False, f"{path} is no public key; {copy}"))
         return
     found.warn_if(
         key != member.key,
@@ -294,7 +295,7 @@ def _check_certificate(
         certificate = certificates.read_certificate(path)
     except BadInput:
         message = f"{path} is missing or is no certificate; {lost or fix}"
-        found.refuse_if(True, message, may_heal=is_copied)
+        found.append(Problem(True, message, is_copied))
         return None
     now = _now()
     first = certificate.not_valid_before_utc
@@ -322,7 +323,7 @@ def _check_private(
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
         message = f"{path} cannot be read ({error.strerror}); {fix}"
-        found.refuse_if(True, message, may_heal=is_copied)
+        found.append(Problem(True, message, is_copied))
         return None
     found.refuse_if(
         mode & 0o077,

@@ -118,9 +118,9 @@ class Front:
         """Take the certificate as its files are now; connections that are open go on with the one
         before.
         """
-        context, certificate, key = self._outside, self.certificate, self.key
-        if context is not None and certificate is not None:
-            self._loop.call_soon_threadsafe(lambda: context.load_cert_chain(certificate, key))
+        if self._outside is not None and self.certificate is not None:
+            load = self._outside.load_cert_chain
+            self._loop.call_soon_threadsafe(load, self.certificate, self.key)
 
     def _explain(self, error: OSError) -> BadInput:
         address = join_address(self.host or "0.0.0.0", self.port)

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 # Connections. A stranger's costs some 100 kB of TLS; Flower's client uses up to four.
-MOST_STRANGERS, MOST_PER_KEY = 48, 12
+MOST_STRANGERS = 48
+MOST_PER_KEY = 12
 GRACE = 2.0  # seconds that a stranger has to say who it is, however many wait
 _FULL_WAIT = 1.0
 
