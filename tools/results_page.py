@@ -1,9 +1,10 @@
-"""Write docs/results.md from finished studies: `python tools/results_page.py PAPER CLIENT_SETTINGS
-SERVER_SETTINGS`.
+"""Write docs/lab/results.md from finished studies.
+
+    python tools/results_page.py PAPER CLIENT_SETTINGS SERVER_SETTINGS
 
 Each argument is the folder of a study: `plfl study paper --folds 4`, `plfl study client_settings`
 and `plfl study server_settings`. The authors' numbers come from their published table
-(docs/authors_mase_table.csv).
+(docs/lab/authors_mase_table.csv).
 """
 
 import csv
@@ -18,7 +19,7 @@ from plfl.report.fold_figures import follow, mean_over, say_folds, spread
 from plfl.report.grid import StoredStudy
 from plfl.report.tables import counted
 
-DOCS = Path(__file__).parents[1] / "docs"
+LAB = Path(__file__).parents[1] / "docs" / "lab"
 LEVELS = {"none": "P1 plain FL", "mlp": "P2 PL-FL", "all": "P3 local training"}
 NAMES = {name[:2]: name for name in LEVELS.values()}
 AUTHORS_LEVELS = {"none": "all_shared", "mlp": "mlp_personalized", "all": "all_personalized"}
@@ -47,7 +48,7 @@ def main() -> None:
     parts += [folds(paper), baselines(paper), directions(paper, authors)]
     parts.append(sweep(clients, "client", ("client_lr", "alpha"), "plfl study client_settings"))
     parts.append(sweep(servers, "server", ("server_lr",), "plfl study server_settings"))
-    (DOCS / "results.md").write_text("\n".join(parts))
+    (LAB / "results.md").write_text("\n".join(parts))
 
 
 def head(paper: dict[str, Any]) -> str:
@@ -199,7 +200,7 @@ def directions(paper: dict[str, Any], authors: Authors) -> str:
 
 
 def sweep(result: dict[str, Any], kind: str, settings: tuple[str, ...], command: str) -> str:
-    """Mean validation MASE of each try over states and levels, the lowest of each optimizer marked."""
+    """Mean validation MASE of each try over states and levels, each optimizer's lowest bold."""
     tries: dict[tuple[Any, ...], list[float]] = {}
     for run in result["runs"]:
         point = run["point"]
@@ -213,25 +214,25 @@ def sweep(result: dict[str, Any], kind: str, settings: tuple[str, ...], command:
     over = f"states, levels and {counted(len(result['study']['seeds']), 'seed')}"
     lines = [
         f"## Settings of the {kind} optimizers\n",
-        f"`{command}`: validation MASE, mean over {over}.\n",
+        f"`{command}`: validation MASE of each `{'` and `'.join(settings)}`, mean over {over}; "
+        "the lowest of each optimizer is bold.\n",
+        f"| {kind} | tries |\n|---|---|",
     ]
-    lines.append(
-        f"| {kind} | {' | '.join(settings)} | validation MASE | |\n"
-        f"|---|{'---|' * len(settings)}---|---|"
-    )
-    for key, mean in means.items():
-        values = " | ".join("" if value is None else f"{value:g}" for value in key[1:])
-        shown = f"{mean:.3f}" if mean < 100 else "diverged"
-        lines.append(
-            f"| {key[0]} | {values} | {shown} | {'lowest' if key == best[key[0]] else ''} |"
-        )
+    for name in dict.fromkeys(key[0] for key in means):
+        told = []
+        for key, mean in means.items():
+            if key[0] == name:
+                values = " and ".join(f"{value:g}" for value in key[1:] if value is not None)
+                shown = f"{values}: {f'{mean:.3f}' if mean < 100 else 'diverged'}"
+                told.append(f"**{shown}**" if key == best[name] else shown)
+        lines.append(f"| {name} | {', '.join(told)} |")
     return "\n".join(lines) + "\n"
 
 
 def read_authors() -> Authors:
     """The authors' mean test MASE by state, level, client and server."""
     found: Authors = {}
-    with (DOCS / "authors_mase_table.csv").open() as file:
+    with (LAB / "authors_mase_table.csv").open() as file:
         for row in csv.DictReader(file):
             level = next(
                 ours for ours, theirs in AUTHORS_LEVELS.items() if theirs == row["personalization"]
