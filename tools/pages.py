@@ -4,6 +4,7 @@ from pathlib import Path
 
 from plfl.config import Config
 from plfl.data.rules import LEVELS, RULES
+from plfl.errors import in_shell
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 CHECKS_HEAD = """# What the data doctor checks
@@ -80,11 +81,19 @@ def rule_sections() -> list[str]:
     """Each rule, the families in order."""
     assert {rule.level for rule in RULES.values()} <= set(LEVELS)
     return [
-        f"\n### {r.code} {r.title} ({r.level})\n\n{r.why}\n\nFix: {r.fix}.\n"
+        f"\n### {r.code} {r.title} ({r.level})\n\n{r.why}\n\nFix: {in_shell(r.fix)}.\n"
         for r in RULES.values()
     ]
 
 
+def make_pages() -> dict[str, str]:
+    """Each page's text by its name."""
+    return {
+        "config.md": "".join([HEAD, *optimizer_rows(), *field_rows()]),
+        "checks.md": "".join([CHECKS_HEAD, *rule_sections()]),
+    }
+
+
 if __name__ == "__main__":
-    (REFERENCE / "config.md").write_text("".join([HEAD, *optimizer_rows(), *field_rows()]))
-    (REFERENCE / "checks.md").write_text("".join([CHECKS_HEAD, *rule_sections()]))
+    for page, text in make_pages().items():
+        (REFERENCE / page).write_text(text)
