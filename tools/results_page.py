@@ -1,4 +1,4 @@
-"""Write docs/lab/results.md from finished studies.
+"""Write docs/lab/results.md and optimizer_pairs.csv from finished studies.
 
     python tools/results_page.py PAPER CLIENT_SETTINGS SERVER_SETTINGS
 
@@ -8,6 +8,7 @@ and `plfl study server_settings`. The authors' numbers come from their published
 """
 
 import csv
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -31,6 +32,7 @@ SERVERS = {
     "fed_yogi": "FedYogi",
     "fed_avg_adaptive": "FedAvgAdaptive",
 }
+PAIRS = "optimizer_pairs.csv"
 Authors = dict[tuple[str, str, str, str], float]
 
 
@@ -40,10 +42,11 @@ def main() -> None:
         json.loads((Path(a) / "result.json").read_text()) for a in sys.argv[1:4]
     )
     authors = read_authors()
+    write_pairs(paper, authors)
     parts = [
         head(paper),
         verdicts(paper),
-        *(grids(paper, source["name"], authors) for source in paper["sources"]),
+        pairs(),
     ]
     parts += [folds(paper), baselines(paper), directions(paper, authors)]
     parts.append(sweep(clients, "client", ("client_lr", "alpha"), "plfl study client_settings"))
@@ -131,29 +134,33 @@ def scores(paper: dict[str, Any], source: str, **point: str) -> list[float]:
     ]
 
 
-def grids(paper: dict[str, Any], source: str, authors: Authors) -> str:
+def write_pairs(paper: dict[str, Any], authors: Authors) -> None:
     """Every optimizer pair, mean and standard deviation over seeds, and the authors' figure."""
-    state = source.removeprefix("bundled:")
-    lines = [
-        f"## {state}, every optimizer pair\n",
-        "In brackets the authors' figure on ComStock (of P3 that in their FedAvg column).\n",
-    ]
-    lines.append(f"| level | client | {' | '.join(SERVERS)} |\n|---|---|{'---|' * len(SERVERS)}")
-    for level, name in LEVELS.items():
-        for client in CLIENTS:
-            cells = []
-            for server in SERVERS if level != "all" else ("",):
-                point = {"personal": level, "client": client} | (
-                    {"server": server} if server else {}
-                )
-                found = scores(paper, source, **point)
-                theirs = authors.get((state, level, client, server or "fed_avg"))
-                brackets = f" ({theirs:.2f})" if theirs is not None else ""
-                cells.append(f"{np.mean(found):.3f} ± {np.std(found):.3f}{brackets}")
-            lines.append(
-                f"| {name} | {client} | {' | '.join(cells)} |{' |' * (len(SERVERS) - len(cells))}"
-            )
-    return "\n".join(lines) + "\n"
+    with (LAB / PAIRS).open("w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["state", "level", "client", "server", "mase", "sd", "authors"])
+        for source in paper["sources"]:
+            state = source["name"].removeprefix("bundled:")
+            for level, client in itertools.product(LEVELS, CLIENTS):
+                for server in SERVERS if level != "all" else ("",):
+                    point = {"personal": level, "client": client, "server": server}
+                    if not server:
+                        del point["server"]
+                    found = scores(paper, source["name"], **point)
+                    theirs = authors[state, level, client, server or "fed_avg"]
+                    figures = (f"{np.mean(found):.3f}", f"{np.std(found):.3f}", str(theirs))
+                    rows.writerow([state, level, client, server, *figures])
+
+
+def pairs() -> str:
+    """Where they are."""
+    return (
+        "## Every optimizer pair\n\n"
+        f"[{PAIRS}]({PAIRS}) has the mean test MASE of each state, level (`personal`) and "
+        "optimizer pair, its standard deviation over seeds, and the authors' figure on ComStock "
+        "(of local training that in their FedAvg column). "
+        "[findings.md](../explanation/findings.md) shows them as a picture.\n"
+    )
 
 
 def baselines(paper: dict[str, Any]) -> str:
