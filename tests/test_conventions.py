@@ -144,6 +144,18 @@ def test_commands_in_the_documents_exist():
             assert f"\n{words[1]}:" in makefile, f"{page}: {' '.join(words)}"
 
 
+def test_functions_and_files_that_the_map_of_the_code_names_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    files = set(re.findall(r"[\w./<>-]+\.(?:py|c|h|md|toml|html|txt|csv)\b", text))
+    for name in files:
+        assert any((folder / name).exists() for folder in (ROOT, SOURCE)), name
+    rooms = "|".join(path.stem for path in SOURCE.iterdir() if not path.name.startswith("_"))
+    names = set(re.findall(rf"(?<![\w./])(?:{rooms})(?:\.\w+)+", text)) - files
+    assert names
+    for name in names:
+        pkgutil.resolve_name(f"plfl.{name}")
+
+
 def test_modules_that_the_documents_name_exist():
     for page in PAGES:
         for name in re.findall(r"\bplfl(?:\.\w+)+", page.read_text()):
