@@ -4,6 +4,7 @@ from pathlib import Path
 
 from plfl.config import Config
 from plfl.data.rules import LEVELS, RULES
+from plfl.errors import in_shell
 
 DOCS = Path(__file__).parents[1] / "docs"
 CHECKS_HEAD = """# What the data doctor checks
@@ -78,7 +79,7 @@ def rule_sections() -> list[str]:
     """Each rule, the families in order."""
     assert {rule.level for rule in RULES.values()} <= set(LEVELS)
     return [
-        f"\n### {r.code} {r.title} ({r.level})\n\n{r.why}\n\nFix: {r.fix}.\n"
+        f"\n### {r.code} {r.title} ({r.level})\n\n{r.why}\n\nFix: {in_shell(r.fix)}.\n"
         for r in RULES.values()
     ]
 

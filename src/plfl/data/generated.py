@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plfl.data.panel import Panel, local_times
-from plfl.data.readings import Readings, Series
+from plfl.data.readings import Readings, Series, Source
 from plfl.errors import BadInput
 
 COVARIATES = ("temperature", "wind_speed")
@@ -249,3 +249,11 @@ def _recursive_filter(values: np.ndarray, keep: float) -> np.ndarray:
         )  # the right-hand side is evaluated first
         shift, factor = 2 * shift, factor * factor
     return result
+
+
+SOURCE = Source(
+    read=generated_readings,
+    what="number",
+    numbers=("days", "minutes", "seed"),
+    example="generated:12?days=90",
+)
