@@ -11,6 +11,7 @@ import pytest
 
 from plfl.config import Config
 from plfl.data.rules import RULES
+from plfl.errors import in_shell
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "plfl"
@@ -82,7 +83,7 @@ def test_every_rule_is_documented_and_the_page_is_current():
     page = (ROOT / "docs" / "checks.md").read_text()
     for rule in RULES.values():
         assert (
-            f"### {rule.code} {rule.title} ({rule.level})\n\n{rule.why}\n\nFix: {rule.fix}.\n"
+            f"### {rule.code} {rule.title} ({rule.level})\n\n{rule.why}\n\nFix: {in_shell(rule.fix)}.\n"
             in page
         ), rule.code
 

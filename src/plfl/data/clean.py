@@ -15,7 +15,7 @@ from plfl.config import Config
 from plfl.data.detectors import find_runs, is_register
 from plfl.data.grid import MANY_INTERVALS, asked_interval, put_on_one_grid
 from plfl.data.judge import judge
-from plfl.data.notes import DAY, JITTER, Gridded, Notes, say_count, say_length
+from plfl.data.notes import DAY, JITTER, Gridded, Int, Notes, say_count, say_length
 from plfl.data.panel import LARGEST, Panel
 from plfl.data.readings import Readings, Series
 from plfl.data.rules import Finding
@@ -66,6 +66,10 @@ def make_panel(
     return panel, [*readings.findings, *findings, *refused]
 
 
+class _Refused(Exception):
+    """The client cannot be used; its notes say why."""
+
+
 class _Client:
     """One client on the way from rows to a grid."""
 
@@ -77,23 +81,30 @@ class _Client:
 
     def grid(self) -> Gridded | None:
         """The client's clean load, or None if it is refused."""
+        try:
+            found = self._grid()
+        except _Refused:
+            return None
+        judge(found, self.notes, self.config)
+        is_refused = any(finding.rule.level == "refused" for finding in self.notes.findings)
+        return None if is_refused else found
+
+    def _grid(self) -> Gridded:
         utc, values = self._merge(*self._in_order(self._utc(), self._finite_values()))
         known = values[np.isfinite(values)]
         if len(known) < 2:
             self.notes.row("PLF109", 0, f"it has {say_count(len(known), 'reading')}")
-            return None
+            raise _Refused
         is_asked = "PLF204" not in self.config.ignore and not self.readings.is_cumulative
         if is_asked and is_register(known):
-            self.notes.reading("PLF204", 0, f"values rise from {known[0]:g} to {known[-1]:g}")
-            return None
+            raise self._refused("PLF204", 0, f"values rise from {known[0]:g} to {known[-1]:g}")
         lengths = self._lengths(utc)
-        if lengths is None:
-            return None
-        found = self._place(*self._intervals(utc, values, lengths), int(lengths.max()))
-        if found is not None:
-            judge(found, self.notes, self.config)
-        is_refused = any(finding.rule.level == "refused" for finding in self.notes.findings)
-        return None if is_refused else found
+        return self._place(*self._intervals(utc, values, lengths), int(lengths.max()))
+
+    def _refused(self, code: str, index: Int, detail: str, count: Int = 1) -> _Refused:
+        """To be raised when it is noted."""
+        self.notes.reading(code, index, detail, count)
+        return _Refused()
 
     def _utc(self) -> np.ndarray:
         zone = self.series.stamp_zone
@@ -110,20 +121,16 @@ class _Client:
             labels = np.where(is_gone, utc, labels + 1)
             if (labels != utc).any() and len(np.unique(labels)) > len(np.unique(utc)):
                 utc = labels
-        if is_missing.any():
-            detail = f"{say_count(is_missing.sum(), 'stamp')} in the hour that {zone} skips"
-            self.notes.row("PLF110", is_missing.argmax(), detail, is_missing.sum())
+        self.notes.readings("PLF110", is_missing, "stamp", f" in the hour that {zone} skips")
         return utc
 
     def _finite_values(self) -> np.ndarray:
         values = self.series.values
         with np.errstate(invalid="ignore"):
             is_huge = np.abs(values) > LARGEST
-            if is_huge.any():
-                first = values[is_huge][0]
-                shown = f"{first:g}" if np.isfinite(first) else "infinite"
-                detail = f"{say_count(is_huge.sum(), 'reading')}, the first {shown}"
-                self.notes.row("PLF202", is_huge.argmax(), detail, is_huge.sum())
+            first = values[is_huge.argmax()] if len(values) else 0
+            shown = f"{first:g}" if np.isfinite(first) else "infinite"
+            self.notes.readings("PLF202", is_huge, "reading", f", the first {shown}")
             if not (is_known := np.isfinite(values) & ~is_huge).all():
                 # which also replaces NaNs that make arithmetic warn
                 values = np.where(is_known, values, np.nan)
@@ -132,8 +139,9 @@ class _Client:
                 is_wrong = np.abs(column) >= LARGEST  # so that no mean is beyond, in float32
                 if is_wrong.any():
                     count = is_wrong.sum()
-                    detail = say_count(count, "value")
-                    self.notes.row("PLF202", is_wrong.argmax(), detail, count, name)
+                    self.notes.row(
+                        "PLF202", is_wrong.argmax(), say_count(count, "value"), count, name
+                    )
         return values
 
     def _in_order(self, utc: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -165,9 +173,7 @@ class _Client:
         is_other = is_copy & (values != values[firsts][group]) & np.isfinite(values)
         in_conflict = np.unique(group[is_other])
         is_same = is_copy & ~np.isin(group, in_conflict)
-        if is_same.any():
-            detail = say_count(is_same.sum(), "copy", "copies")
-            self.notes.reading("PLF103", is_same.argmax(), detail, is_same.sum())
+        self.notes.readings("PLF103", is_same, "copy")
         how = self.config.duplicates
         if len(in_conflict) and how == "refuse":
             at = is_other.argmax()
@@ -180,7 +186,7 @@ class _Client:
             return utc[kept], np.bincount(group, values) / np.bincount(group)
         return utc[kept], values[kept]
 
-    def _lengths(self, utc: np.ndarray) -> np.ndarray | None:
+    def _lengths(self, utc: np.ndarray) -> np.ndarray:
         """How long each step from a reading to the next is as an interval, 0 for a gap: (readings -
         1,).
 
@@ -193,9 +199,12 @@ class _Client:
             return lengths
         rounded = _round_steps(steps)
         if not rounded.any():
-            detail = f"steps of {say_length(steps[0])} and others that do not divide a day"
-            self.notes.reading("PLF108", 1, detail, len(steps))
-            return None
+            raise self._refused(
+                "PLF108",
+                1,
+                f"steps of {say_length(steps[0])} and others that do not divide a day",
+                len(steps),
+            )
         begins, ends = find_runs(np.diff(rounded) == 0)  # k equal differences are k + 1 equal steps
         is_long = (ends + 1 - begins >= _SUSTAINED - 1) & (rounded[begins] > 0)
         begins = begins[is_long]
@@ -203,30 +212,32 @@ class _Client:
         sustained = np.unique([common, *rounded[begins]])
         is_interval = rounded == common
         if len(sustained) > 1:
-            if not self._can_add_up(rounded, common, sustained, begins):
-                return None
+            self._note_resolutions(rounded, common, sustained, begins)
             # a lone long step between shorter ones is a gap
             is_interval[1:-1] &= rounded[1:-1] <= np.maximum(rounded[:-2], rounded[2:])
         for begin, end in zip(begins, ends[is_long], strict=True):
             is_interval[begin : end + 1] = True
         return np.where(is_interval, rounded, 0)
 
-    def _can_add_up(
+    def _note_resolutions(
         self, rounded: np.ndarray, common: int, sustained: np.ndarray, begins: np.ndarray
-    ) -> bool:
-        """Whether several resolutions (which begin there) fit into each other."""
+    ) -> None:
+        """Several resolutions (which begin there) have to fit into each other."""
         lengths = " and ".join(say_length(step) for step in sustained)
         if (sustained % sustained[0]).any() or (sustained[-1] % sustained).any():
             at = np.argmax((rounded != common) & np.isin(rounded, sustained))
-            detail = f"intervals of {lengths} do not fit into each other"
-            self.notes.reading("PLF108", at + 1, detail)
-            return False
+            raise self._refused(
+                "PLF108", at + 1, f"intervals of {lengths} do not fit into each other"
+            )
         is_other = rounded[begins] != rounded[begins[0]]
         begin = int(begins[is_other.argmax()]) if is_other.any() else 0
         num_changes = int(np.count_nonzero(np.diff(rounded[begins])))
-        detail = f"intervals of {lengths}, added up to {say_length(sustained[-1])}"
-        self.notes.reading("PLF107", begin + self.readings.is_end, detail, max(1, num_changes))
-        return True
+        self.notes.reading(
+            "PLF107",
+            begin + self.readings.is_end,
+            f"intervals of {lengths}, added up to {say_length(sustained[-1])}",
+            max(1, num_changes),
+        )
 
     def _intervals(
         self, utc: np.ndarray, values: np.ndarray, lengths: np.ndarray
@@ -239,63 +250,54 @@ class _Client:
             return begins, durations, values * (factor * durations / 3600 if is_power else factor)
         energy = np.diff(values)
         is_fall = (lengths > 0) & (energy < 0)
-        if is_fall.any():
-            at = is_fall.argmax()
-            detail = f"{say_count(is_fall.sum(), 'time')}, first from {values[at]:g}"
-            self.notes.reading("PLF208", at + 1, detail, is_fall.sum())
+        falls = np.append(False, is_fall)  # noted where the register stands lower than before
+        first = f", first from {values[is_fall.argmax()]:g}"
+        self.notes.readings("PLF208", falls, "time", first)
         is_step = (lengths > 0) & (energy >= 0)
         self.notes.rows = self.notes.rows[1:][is_step]
         return utc[:-1][is_step], lengths[is_step], energy[is_step] * factor
 
     def _place(
         self, begins: np.ndarray, lengths: np.ndarray, energy: np.ndarray, interval: int
-    ) -> Gridded | None:
+    ) -> Gridded:
         """The readings on the client's own grid."""
         if len(begins) < 2:
             self.notes.row("PLF109", None, "fewer than 2 readings remain")
-            return None
+            raise _Refused
         finest = int(lengths.min())
         phase, deviation = _phase(begins, finest)
-        is_off = deviation != 0
         is_beside = np.abs(deviation) > JITTER * finest
-        if is_beside.any():
-            count = is_beside.sum()
-            detail = f"{say_count(count, 'stamp')} beside the grid of {say_length(finest)}"
-            self.notes.reading("PLF108", is_beside.argmax(), detail, count)
-            return None
-        if is_off.any():
-            furthest = np.abs(deviation).max()
-            detail = f"{say_count(is_off.sum(), 'stamp')}, by at most {furthest} s"
-            self.notes.reading("PLF113", is_off.argmax(), detail, is_off.sum())
-            begins = begins - deviation
+        where = f" beside the grid of {say_length(finest)}"
+        if self.notes.readings("PLF108", is_beside, "stamp", where):
+            raise _Refused
+        furthest = np.abs(deviation).max()
+        self.notes.readings("PLF113", deviation != 0, "stamp", f", by at most {furthest} s")
+        begins = begins - deviation
         if interval > finest:  # the coarse part decides where intervals begin
             phase = int(begins[np.argmax(lengths)]) % interval
         slots = (begins - phase) // interval
         start = int(slots.min()) * interval + phase
         slots -= slots.min()
-        if self._is_scattered(begins, int(slots.max()) + 1, interval):
-            return None
+        self._check_span(begins, int(slots.max()) + 1, interval)
         return self._add_up(slots, lengths, energy, start, interval)
 
-    def _is_scattered(self, begins: np.ndarray, num_slots: int, interval: int) -> bool:
-        """Whether stamps are so far apart that some must be wrong."""
+    def _check_span(self, begins: np.ndarray, num_slots: int, interval: int) -> None:
+        """Stamps that are too far apart must be wrong."""
         pauses = np.diff(begins)
         at = int(np.argmax(pauses))
         if pauses[at] > _LONGEST_PAUSE:
             years = pauses[at] / DAY / 365
             lonely = at + (at >= len(begins) // 2)  # the lonely side of the pause
-            detail = f"there are {years:,.0f} years between two readings"
-            self.notes.reading("PLF108", lonely, detail)
-            return True
+            raise self._refused(
+                "PLF108", lonely, f"there are {years:,.0f} years between two readings"
+            )
         if num_slots > max(MANY_INTERVALS, 100 * len(begins)):
             detail = f"{len(begins):,} readings of {say_length(interval)} lie scattered over "
-            self.notes.reading("PLF108", at + 1, detail + say_length(num_slots * interval))
-            return True
-        return False
+            raise self._refused("PLF108", at + 1, detail + say_length(num_slots * interval))
 
     def _add_up(
         self, slots: np.ndarray, lengths: np.ndarray, energy: np.ndarray, start: int, interval: int
-    ) -> Gridded | None:
+    ) -> Gridded:
         """The energy of each slot that readings cover, and the mean of its covariates over the time
         for which they are known.
         """
@@ -311,8 +313,7 @@ class _Client:
             is_over = covered > interval
             if is_over.any():
                 at = is_over[slots].argmax()
-                self.notes.reading("PLF108", at, "intervals overlap", is_over.sum())
-                return None
+                raise self._refused("PLF108", at, "intervals overlap", is_over.sum())
             load = np.where(covered == interval, np.bincount(slots, energy), np.nan)
             for k, column in enumerate(covariates.T):
                 known = np.isfinite(column)

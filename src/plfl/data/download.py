@@ -35,8 +35,8 @@ from plfl.errors import BadInput, Damaged, RunFailed
 from plfl.storage import put_in_place, write_json
 
 MANIFEST = "plfl-fetch.json"
+# Instead of the version of a file that cannot be continued.
 _UNKNOWN = "unknown"
-"""Instead of the version of a file that cannot be continued."""
 _T = TypeVar("_T")
 
 
@@ -271,12 +271,7 @@ class Downloads:
         host = urlsplit(self.url).netloc
         if isinstance(error, httpx.TimeoutException):
             return f"{host} did not answer within {self.patience.timeout:g} s"
-        cause: BaseException = error
-        while cause.__cause__ or cause.__context__:
-            cause = cause.__cause__ or cause.__context__ or cause
-        reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-        if isinstance(cause, ConnectionError) and cause.errno:  # asyncio writes the address instead
-            reason = os.strerror(cause.errno)
+        reason = _reason_of(error)
         if isinstance(error, httpx.ConnectError | httpx.ProxyError):
             return (
                 f"{host} cannot be reached ({reason}); is there a network? Behind a proxy, set "
@@ -310,6 +305,15 @@ class Downloads:
             return ElementTree.Element("ListBucketResult")
         except ElementTree.ParseError as error:
             raise _Trouble(f"the list of files is not XML ({error})") from None
+
+
+def _reason_of(error: BaseException) -> str:
+    """What lies at the bottom of an error, in the system's own words where it has some."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    if isinstance(error, ConnectionError) and error.errno:  # asyncio writes the address instead
+        return os.strerror(error.errno)
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _read_manifest(folder: Path, release: str) -> dict[str, Any]:

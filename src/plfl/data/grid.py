@@ -107,15 +107,23 @@ def _find_misfit(client: Gridded, interval: int, phase: int) -> Finding | None:
     is_huge = np.abs(client.load) > LARGEST * client.interval / interval
     forget(client.load)
     if client.interval > interval and client.interval % interval == 0:
-        detail = f"it is read every {own}, and the run's interval is {say_length(interval)}"
-        return Finding("PLF112", 1, client.place, detail)
+        return Finding(
+            "PLF112",
+            1,
+            client.place,
+            f"it is read every {own}, and the run's interval is {say_length(interval)}",
+        )
     if interval % client.interval or (client.start - phase) % client.interval:
         detail = f"intervals of {own} from {client.time(0)} on do not fit into the grid of "
         return Finding("PLF108", 1, client.place, detail + say_length(interval))
     if is_huge.any():
         num = int(is_huge.sum())
-        detail = f"{say_count(num, 'reading')} of more than 1e15 kWh in {say_length(interval)}"
-        return Finding("PLF202", num, client.place, detail)
+        return Finding(
+            "PLF202",
+            num,
+            client.place,
+            f"{say_count(num, 'reading')} of more than 1e15 kWh in {say_length(interval)}",
+        )
     return None
 
 

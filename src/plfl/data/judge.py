@@ -59,12 +59,15 @@ def _find_gaps(found: Gridded, notes: Notes, max_gap: str) -> None:
     is_short = lengths <= (longest if max_gap.isdigit() else longest / found.interval)
     for code, chosen in (("PLF105", is_inside & is_short), ("PLF106", is_inside & ~is_short)):
         if chosen.any():
-            detail = (
+            notes.time(
+                code,
+                found,
+                begins[chosen][0],
                 f"{say_count(chosen.sum(), 'gap')}, "
                 f"{say_count(lengths[chosen].sum(), 'reading')} missing, "
-                f"the longest {say_length(lengths[chosen].max() * found.interval)}"
+                f"the longest {say_length(lengths[chosen].max() * found.interval)}",
+                chosen.sum(),
             )
-            notes.time(code, found, begins[chosen][0], detail, chosen.sum())
 
 
 def _find_missing_hours(found: Gridded, notes: Notes) -> None:
@@ -116,8 +119,13 @@ def _drop_negatives(found: Gridded, notes: Notes) -> int:
     for code, at in (("PLF203", wrong), ("PLF211", negative[is_export])):
         if len(at):
             lowest = found.load[at].min()
-            detail = f"{say_count(len(at), 'reading')}, the lowest {lowest:g} kWh"
-            notes.time(code, found, at[0], detail, len(at))
+            notes.time(
+                code,
+                found,
+                at[0],
+                f"{say_count(len(at), 'reading')}, the lowest {lowest:g} kWh",
+                len(at),
+            )
     found.load[wrong] = np.nan
     return len(wrong)
 
@@ -127,7 +135,7 @@ def _drop_stuck(found: Gridded, notes: Notes) -> None:
     begins, ends = find_stuck(found.load, steps_per_hour)
     if len(begins):
         hours = (ends - begins).max() / steps_per_hour
-        what = say_count(len(begins), "stretch", "stretches")
+        what = say_count(len(begins), "stretch")
         notes.time(
             "PLF207", found, begins[0], f"{what} of one value, up to {hours:g} h", len(begins)
         )

@@ -68,6 +68,12 @@ class Notes:
         """A finding about a reading that is still in play."""
         self.row(code, self.rows[min(int(index), len(self.rows) - 1)], detail, count)
 
+    def readings(self, code: str, is_so: np.ndarray, what: str, more: str = "") -> bool:
+        """A finding about the readings that are so, which are counted; whether there are any."""
+        if is_so.any():
+            self.reading(code, is_so.argmax(), say_count(is_so.sum(), what) + more, is_so.sum())
+        return bool(is_so.any())
+
     def time(self, code: str, found: Gridded, index: Int, detail: str, count: Int = 1) -> None:
         """A finding about an interval of the grid: its stamp, and the row where it stands, if it
         stands there.
@@ -89,9 +95,10 @@ class Notes:
         self.findings.append(Finding(code, int(count), replace(place, time=time), detail))
 
 
-def say_count(number: Int, what: str, many: str | None = None) -> str:
-    """A number of things: 1 gap, 2 gaps."""
-    return f"{number:,} {what if number == 1 else many or what + 's'}"
+def say_count(number: Int, what: str) -> str:
+    """A number of things: 1 gap, 2 gaps, 2 copies, 2 stretches."""
+    many = what[:-1] + "ies" if what[-1] == "y" else what + ("es" if what[-2:] == "ch" else "s")
+    return f"{number:,} {what if number == 1 else many}"
 
 
 def say_length(seconds: float) -> str:

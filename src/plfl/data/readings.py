@@ -14,10 +14,10 @@ from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
 from plfl.data.zones import to_utc
 
+# Steps between the last stamps that say how long a reading lasts.
 _RECENT = 24
-"""Steps between the last stamps that say how long a reading lasts."""
+# Of that length, by which a stamp may be late.
 _JITTER = 0.1
-"""Of that length, by which a stamp may be late."""
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,12 @@ from plfl.data.rules import Finding
 from plfl.data.scratch import Scratch
 from plfl.errors import BadInput
 
+# The kinds of sources by name, and the module that has their SOURCE.
 _KINDS = {
     "bundled": "plfl.data.comstock.bundled",
     "comstock": "plfl.data.comstock.read",
     "generated": "plfl.data.generated",
 }
-"""The kinds of sources by name, and the module that has their SOURCE."""
 
 
 @dataclass(frozen=True)
@@ -173,12 +173,11 @@ def _check_names(source: str, options: Mapping[str, str], known: Sequence[str]) 
 
 def find_fetcher(name: str) -> Callable[..., Any]:
     """What downloads data of that kind into a folder."""
-    fetch = import_module(_KINDS[name]).SOURCE.fetch if name in _KINDS else None
+    fetchers = {kind: import_module(module).SOURCE.fetch for kind, module in _KINDS.items()}
+    fetch: Callable[..., Any] | None = fetchers.get(name)
     if fetch is None:
-        known = [kind for kind in _KINDS if import_module(_KINDS[kind]).SOURCE.fetch]
-        raise BadInput(
-            f"{name!r} cannot be downloaded", f"write plfl data fetch {' or '.join(known)}"
-        )
+        known = " or ".join(kind for kind, fetch in fetchers.items() if fetch)
+        raise BadInput(f"{name!r} cannot be downloaded", f"write plfl data fetch {known}")
     return fetch
 
 

@@ -23,7 +23,7 @@ from plfl.data.comstock.layout import (
 )
 from plfl.data.comstock.read import Building, read_metadata
 from plfl.data.download import Downloads, Patience, Progress
-from plfl.errors import BadInput, Interrupted, RunFailed
+from plfl.errors import BadInput, Interrupted, RunFailed, require
 from plfl.storage import locked
 
 BASE_URL = (
@@ -93,32 +93,34 @@ def fetch_comstock(
     base_url = base_url or BASE_URL
     if upgrade is None:
         upgrade = PAPER_UPGRADE if buildings == "paper" else 0
-    if state not in STATES:
-        raise BadInput(f"unknown state {state!r}", "give the two letters of a US state, such as CA")
+    require(
+        state in STATES,
+        f"unknown state {state!r}",
+        "give the two letters of a US state, such as CA",
+    )
     wanted = parse_buildings(buildings, state)
-    _check(upgrade, release, base_url, workers)
-    if buildings == "paper" and release != PAPER_RELEASE:
-        raise BadInput(
-            f"the paper's buildings are of release {PAPER_RELEASE}",
-            "ids mean nothing in another release",
-        )
+    require(
+        re.fullmatch(r"\d{4}/comstock_(amy\d{4}|tmy3)_release_\d+", release),
+        f"unknown form of release {release!r}",
+        f"one is {PAPER_RELEASE}",
+    )
+    require(
+        buildings != "paper" or release == PAPER_RELEASE,
+        f"the paper's buildings are of release {PAPER_RELEASE}",
+        "ids mean nothing in another release",
+    )
+    require(upgrade >= 0, f"upgrade {upgrade} must not be negative", "0 is the baseline")
+    require(workers >= 1, f"workers is {workers} and must be at least 1", "leave it out for 8")
+    require(
+        urlsplit(base_url).scheme in ("http", "https"),
+        f"base URL {base_url!r} must begin with https:// or http://",
+    )
     with _locked(folder):
         files = Downloads(
             folder, f"{base_url.rstrip('/')}/{release}", release, workers, patience, observer
         )
         job = _Job(files, state, upgrade, release, seed)
         return job.sample(wanted) if isinstance(wanted, int) else job.take(wanted)
-
-
-def _check(upgrade: int, release: str, base_url: str, workers: int) -> None:
-    if not re.fullmatch(r"\d{4}/comstock_(amy\d{4}|tmy3)_release_\d+", release):
-        raise BadInput(f"unknown form of release {release!r}", f"one is {PAPER_RELEASE}")
-    if upgrade < 0:
-        raise BadInput(f"upgrade {upgrade} must not be negative", "0 is the baseline")
-    if workers < 1:
-        raise BadInput(f"workers is {workers} and must be at least 1", "8 are a good number")
-    if urlsplit(base_url).scheme not in ("http", "https"):
-        raise BadInput(f"base URL {base_url!r} must begin with https:// or http://")
 
 
 @contextmanager

@@ -5,12 +5,13 @@ Releases differ in where the metadata is: one file per state, or one per county.
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from plfl.data.rules import fault
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 
 SERIES_FOLDER = "timeseries_individual_buildings/by_state"
 METADATA_FOLDER = "metadata_and_annual_results"
@@ -47,10 +48,10 @@ PAPER_BUILDINGS = {
 }
 """The authors' 12 buildings of each state, of release 2023/comstock_amy2018_release_1."""
 
+# Upgrade, state, building and upgrade again; copies of a file, in folders of their own, too.
 _SERIES = re.compile(
     r"upgrade=([0-9]{1,6})/state=([^/]+)/(?:.*/)?(\d{1,18})-(\d{1,6})(?!\d)[^/]*\.(?:parquet|pq)"
 )
-"""Upgrade, state, building and upgrade again; copies of a file, in folders of their own, too."""
 _METADATA_NAME = re.compile(
     r"(?!\.).*_(?:baseline|upgrade(\d{1,6}))(?:_agg|_metadata_and_annual_results)?\.parquet"
 )
@@ -77,8 +78,9 @@ def find_sets(folder: Path) -> Sets:
                 buildings = sets.setdefault((match[2].upper(), int(match[1])), {})
                 buildings.setdefault(int(match[3]), []).append(path)
     except OSError as error:
-        detail = f"the folder cannot be read ({error.strerror})"
-        raise fault("PLF305", detail, file=str(folder)) from None
+        raise fault(
+            "PLF305", f"the folder cannot be read ({error.strerror})", file=str(folder)
+        ) from None
     if not sets:
         raise fault("PLF308", _why_there_is_nothing(folder), file=str(folder))
     return sets
@@ -124,8 +126,11 @@ def files_of_buildings(buildings: dict[int, list[Path]], upgrade: int) -> dict[i
             raise fault("PLF309", f"building {id} also has {path}", file=str(others[0]))
         own = int(re.split(r"\D", path.name.partition("-")[2])[0])
         if own != upgrade:
-            detail = f"the name says upgrade {own}, its folder upgrade {upgrade}"
-            raise fault("PLF308", detail, file=str(path))
+            raise fault(
+                "PLF308",
+                f"the name says upgrade {own}, its folder upgrade {upgrade}",
+                file=str(path),
+            )
     return {id: buildings[id][0] for id in sorted(buildings)}
 
 
@@ -159,26 +164,25 @@ def parse_buildings(text: str, state: str) -> int | tuple[int, ...]:
     (12, (15227,))
     """
     if text == "paper":
-        if state not in PAPER_BUILDINGS:
-            raise BadInput(
-                f"the paper has no buildings of {state}",
-                f"it has those of {', '.join(PAPER_BUILDINGS)}",
-            )
-        return PAPER_BUILDINGS[state]
-    if not re.fullmatch(r"\s*[0-9]{1,18}\s*(,\s*[0-9]{1,18}\s*)*(,\s*)?", text):
-        raise BadInput(
-            f"buildings={text} is not a number (12), ids with commas between them (15227,15233), "
-            "or paper"
+        have = ", ".join(PAPER_BUILDINGS)
+        require(
+            state in PAPER_BUILDINGS,
+            f"the paper has no buildings of {state}",
+            f"it has those of {have}",
         )
+        return PAPER_BUILDINGS[state]
+    require(
+        re.fullmatch(r"\s*[0-9]{1,18}\s*(,\s*[0-9]{1,18}\s*)*(,\s*)?", text),
+        f"buildings={text} is not a number (12), ids with commas between them (15227,15233), or "
+        "paper",
+    )
     numbers = tuple(int(part) for part in text.split(",") if part.strip())
-    if "," in text:
-        if len(set(numbers)) < len(numbers):
-            twice = next(id for id in numbers if numbers.count(id) > 1)
-            raise BadInput(f"building {twice} is asked for twice", "name each once")
-        return numbers
-    if numbers[0] < 1:
-        raise BadInput("buildings=0 asks for nothing", "ask for at least 1")
-    return numbers[0]
+    if "," not in text:
+        require(numbers[0] > 0, "buildings=0 asks for nothing", "ask for at least 1")
+        return numbers[0]
+    twice = ", ".join(str(id) for id, num in Counter(numbers).items() if num > 1)
+    require(not twice, f"building {twice} is asked for twice", "name each once")
+    return numbers
 
 
 def name_some(ids: Sequence[int], most: int = 12) -> str:
@@ -220,9 +224,13 @@ def find_weather(folder: Path, county: str) -> Path:
     """The one weather file of a county."""
     found = sorted((folder / "weather").glob(f"*/{county}_*.csv"))
     if not found:
-        detail = f"there is no weather of county {county} in {folder / 'weather'}"
-        raise fault("PLF308", detail, file=f"{county}_2018.csv")
+        raise fault(
+            "PLF308",
+            f"there is no weather of county {county} in {folder / 'weather'}",
+            file=f"{county}_2018.csv",
+        )
     if len(found) > 1:
-        detail = f"the weather of county {county} is also in {found[0]}"
-        raise fault("PLF309", detail, file=str(found[1]))
+        raise fault(
+            "PLF309", f"the weather of county {county} is also in {found[0]}", file=str(found[1])
+        )
     return found[0]

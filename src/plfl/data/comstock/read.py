@@ -32,7 +32,7 @@ from plfl.data.comstock.layout import (
 from plfl.data.panel import LARGEST
 from plfl.data.readings import Readings, Series, Source
 from plfl.data.rules import fault
-from plfl.data.tables.cells import SHOWN, Rows, is_number, is_text, read_rows
+from plfl.data.tables.cells import Rows, is_number, is_text, read_rows
 from plfl.data.tables.clock import read_stamps
 from plfl.data.tables.columns import Columns, open_table
 
@@ -49,14 +49,15 @@ _LOAD = (
 )
 _ID = ("bldg_id", "__index_level_0__")
 _COUNTY = ("in.as_simulated_nhgis_county_gisjoin", "in.nhgis_county_gisjoin")
+# Spellings of the columns; the first that is there is taken.
 _AREAS = (
     ("in.sqft..ft2", "in.sqft"),
     ("out.params.ext_wall_area..m2", "out.params.ext_wall_area"),
     ("out.params.ext_window_area..m2", "out.params.ext_window_area"),
 )
-"""Spellings of the columns; the first that is there is taken."""
+# The columns of a weather file and the units that they may have.
 _WEATHER = (("dry bulb temperature", ("°c", "degc", "c", "")), ("wind speed", ("m/s", "")))
-"""The columns of a weather file and the units that they may have."""
+# ComStock is written by one program: what has another type than these is no ComStock.
 _KINDS: dict[str, Callable[[pa.DataType], bool]] = {
     "ids": lambda kind: True,
     "numbers": is_number,
@@ -64,7 +65,6 @@ _KINDS: dict[str, Callable[[pa.DataType], bool]] = {
     "timestamps": lambda kind: pa.types.is_timestamp(kind) or is_text(kind),
     "times without a zone": lambda kind: getattr(kind, "tz", "") is None or is_text(kind),
 }
-"""ComStock is written by one program: what has another type than these is no ComStock."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,12 @@ def read_metadata(
             known.setdefault(building.id, building)
     missing = [id for id in wanted or () if id not in known]
     if missing:
-        detail = f"building {name_some(missing)} is not in the metadata"
-        file = files[0] if len(files) == 1 else files[0].parents[1]
-        raise fault("PLF312", detail, count=len(missing), file=str(file))
+        raise fault(
+            "PLF312",
+            f"building {name_some(missing)} is not in the metadata",
+            count=len(missing),
+            file=str(files[0] if len(files) == 1 else files[0].parents[1]),
+        )
     return known
 
 
@@ -170,8 +173,12 @@ def _check_building(rows: Rows, k: int, building: Building) -> Building:
     row = rows.first + k
     zone = zone_of_county(building.county)
     if zone is None:
-        detail = f"{building.county!r} is not the GISJOIN code of a US county (as in G0600370)"
-        raise rows.columns.fault("PLF312", detail, _COUNTY[-1], row)
+        raise rows.columns.fault(
+            "PLF312",
+            f"{building.county!r} is not the GISJOIN code of a US county (as in G0600370)",
+            _COUNTY[-1],
+            row,
+        )
     for fact, name in zip(building.areas, STATICS, strict=True):
         if abs(fact) > LARGEST:
             raise rows.columns.fault("PLF312", f"a {name} of {fact} m2 is not an area", row=row)
@@ -185,12 +192,14 @@ def _find_column(columns: Columns, spellings: Sequence[str], what: str) -> str:
         if spelling in names:
             kind = columns.schema.field(spelling).type
             if not _KINDS[what](kind):
-                detail = f"its type is {kind}, and {what} are needed"
-                raise columns.fault("PLF311", detail, spelling)
+                raise columns.fault(
+                    "PLF311", f"its type is {kind}, and {what} are needed", spelling
+                )
             return spelling
     listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    detail = f"there is no {' or '.join(spellings)}; the columns are {listed}"
-    raise columns.fault("PLF302", detail, spellings[-1])
+    raise columns.fault(
+        "PLF302", f"there is no {' or '.join(spellings)}; the columns are {listed}", spellings[-1]
+    )
 
 
 def _whole_numbers(rows: Rows, name: str) -> np.ndarray:
@@ -199,8 +208,9 @@ def _whole_numbers(rows: Rows, name: str) -> np.ndarray:
     try:
         return np.asarray(ids.cast(pa.string()).cast(pa.int64()))
     except pa.ArrowException:
-        detail = f"its type is {rows.batch.column(name).type}, and ids are whole numbers"
-        raise rows.columns.fault("PLF311", detail, name) from None
+        raise rows.columns.fault(
+            "PLF311", f"its type is {rows.batch.column(name).type}, and ids are whole numbers", name
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -296,8 +306,11 @@ class Weather:
                 " to ".join(str(np.datetime64(int(time), "s"))[:10] for time in (first, last))
                 for first, last in (self.times[[0, -1]], (ends.min(), ends.max()))
             )
-            detail = f"it covers {weather}, and none of the load in {load.name} ({asked})"
-            raise fault("PLF308", detail, file=str(self.path))
+            raise fault(
+                "PLF308",
+                f"it covers {weather}, and none of the load in {load.name} ({asked})",
+                file=str(self.path),
+            )
         return np.where(is_known[:, None], self.values[latest], np.float32(np.nan))
 
 
@@ -330,10 +343,7 @@ def _find_weather_column(columns: Columns, name: str, units: Sequence[str]) -> s
 
 def _read_weather_column(rows: Rows, name: str) -> np.ndarray:
     values = rows.numbers(name)
-    is_wrong = np.abs(values) > LARGEST
-    if is_wrong.any():
-        text = str(rows.batch.column(name)[int(np.argmax(is_wrong))])[:SHOWN]
-        raise rows.fault("PLF201", f"{text!r} is not a number", name, is_wrong)
+    rows.refuse("PLF201", name, np.abs(values) > LARGEST, "{} is not a number")
     return values
 
 

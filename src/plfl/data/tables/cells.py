@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plfl.data.rules import Fault
 from plfl.data.tables.columns import Columns, reason_of
 
-SHOWN = 40
-"""Characters of a cell that a message quotes."""
+# Characters of a cell that a message quotes.
+_SHOWN = 40
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$|^\s*[-+]?(inf|infinity|nan)\s*$"
 _COMMA_NUMBER = r"^\s*[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+\s*$"
 
@@ -33,6 +32,15 @@ def is_number(kind: pa.DataType) -> bool:
     )
 
 
+def show(cell: pa.Scalar) -> str:
+    """A cell as a message quotes it; Python's dates end in 9999, and Arrow's do not."""
+    if pa.types.is_timestamp(cell.type):
+        return str(np.datetime64(cell.value, cell.type.unit))
+    if pa.types.is_date(cell.type):
+        return str(np.datetime64(cell.value, "D" if pa.types.is_date32(cell.type) else "ms"))
+    return str(cell.value if pa.types.is_temporal(cell.type) else cell.as_py())[:_SHOWN].strip()
+
+
 @dataclass(frozen=True)
 class Rows:
     """Some rows of some columns."""
@@ -42,10 +50,15 @@ class Rows:
     """The number of the first of them in the table."""
     batch: pa.RecordBatch
 
-    def fault(self, code: str, detail: str, name: str, is_wrong: Any) -> Fault:
-        """What is wrong with some cells of a column: the first is named, and all are counted."""
+    def refuse(self, code: str, name: str, is_wrong: Any, detail: str) -> None:
+        """Raise what is wrong with some cells of a column, if any: the first is named (and quoted
+        where {} stands), and all are counted.
+        """
         wrong = np.flatnonzero(np.asarray(is_wrong))
-        return self.columns.fault(code, detail, name, self.first + int(wrong[0]), len(wrong))
+        if len(wrong):
+            at = int(wrong[0])
+            said = detail.replace("{}", repr(show(self.batch.column(name)[at])), 1)
+            raise self.columns.fault(code, said, name, self.first + at, len(wrong))
 
     def texts(self, name: str) -> pa.Array:
         """The cells of a text column as plain strings."""
@@ -64,15 +77,15 @@ class Rows:
         ids = self.batch.column(name)
         if pa.types.is_dictionary(ids.type) and ids.dictionary.null_count:
             ids = ids.dictionary.take(ids.indices)
-        if ids.null_count:
-            raise self.fault("PLF303", "the id is empty", name, ids.is_null())
+        self.refuse("PLF303", name, ids.is_null(), "the id is empty")
         try:
             if not (pa.types.is_dictionary(ids.type) and is_text(ids.type)):
                 ids = ids.cast(pa.string())
             ids.validate(full=True)
         except pa.ArrowException:
-            detail = f"ids of type {ids.type} cannot be text"
-            raise self.columns.fault("PLF311", detail, name) from None
+            raise self.columns.fault(
+                "PLF311", f"ids of type {ids.type} cannot be text", name
+            ) from None
         return ids
 
     def numbers(self, name: str, decimal: str = ".") -> np.ndarray:
@@ -81,8 +94,9 @@ class Rows:
         if is_text(cells.type):
             cells = self._number_texts(name, decimal)
         elif not (is_number(cells.type) or pa.types.is_null(cells.type)):
-            detail = f"its type is {cells.type}, which is no number"
-            raise self.columns.fault("PLF311", detail, name)
+            raise self.columns.fault(
+                "PLF311", f"its type is {cells.type}, which is no number", name
+            )
         try:
             numbers = cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         except pa.ArrowException as error:
@@ -94,15 +108,15 @@ class Rows:
         texts = pc.utf8_trim_whitespace(self.texts(name))
         texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
         if not self.columns.has_header:
-            detail = f"its type is {texts.type}; text is not read as numbers"
-            raise self.columns.fault("PLF311", detail, name, self.first)
+            raise self.columns.fault(
+                "PLF311", f"its type is {texts.type}; text is not read as numbers", name, self.first
+            )
         pattern = _NUMBER if decimal == "." else _NUMBER.replace(r"\.", ",")
         is_right = pc.fill_null(pc.match_substring_regex(texts, pattern, ignore_case=True), True)
         wrong = texts.filter(pc.invert(is_right))
-        if len(wrong):
-            is_comma = pc.all(pc.match_substring_regex(wrong, _COMMA_NUMBER)).as_py()
-            code = "PLF304" if decimal == "." and is_comma else "PLF201"
-            raise self.fault(code, f"{wrong[0].as_py()[:SHOWN]!r}", name, pc.invert(is_right))
+        is_comma = pc.all(pc.match_substring_regex(wrong, _COMMA_NUMBER)).as_py()
+        code = "PLF304" if decimal == "." and is_comma else "PLF201"
+        self.refuse(code, name, pc.invert(is_right), "{}")
         return pc.replace_substring(texts, decimal, ".")
 
 

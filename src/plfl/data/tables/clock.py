@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plfl.config import Config
-from plfl.data.rules import Fault, Finding, fault
-from plfl.data.tables.cells import SHOWN, Rows, is_number, is_text, read_rows
+from plfl.data.rules import Finding, fault
+from plfl.data.tables.cells import Rows, is_number, is_text, read_rows, show
 from plfl.data.tables.columns import EPOCH_UNITS, Columns, reason_of
 from plfl.data.zones import load_zone
 from plfl.errors import BadInput
@@ -29,8 +29,7 @@ def read_stamps(
     """A column as int64 seconds since 1970 on its own clock: UTC if the stamps are zoned."""
     cells = rows.batch.column(name)
     cells = rows.texts(name) if is_text(cells.type) else cells
-    if cells.null_count:
-        raise rows.fault("PLF102", "the stamp is missing", name, cells.is_null())
+    rows.refuse("PLF102", name, cells.is_null(), "the stamp is missing")
     try:
         if time_format and time_format in EPOCH_UNITS:
             seconds = _from_epoch(rows, name, cells, time_format)
@@ -43,20 +42,18 @@ def read_stamps(
         raise rows.columns.fault("PLF102", reason_of(error), name) from None
     is_wrong = (seconds < _EARLIEST) | (seconds >= _LATEST)
     if is_wrong.any():
-        year = 1970 + seconds[np.argmax(is_wrong)] / 31_556_952
-        raise rows.fault("PLF102", f"it lies in the year {year:.0f}", name, is_wrong)
+        year = 1970 + seconds[is_wrong][0] / 31_556_952
+        rows.refuse("PLF102", name, is_wrong, f"it lies in the year {year:.0f}")
     return seconds
 
 
 def _from_epoch(rows: Rows, name: str, cells: pa.Array, time_format: str) -> np.ndarray:
     if not is_number(cells.type):
-        detail = f"time_format={time_format} needs numbers, not {cells.type}"
-        raise rows.columns.fault("PLF102", detail, name, rows.first)
+        raise rows.columns.fault(
+            "PLF102", f"time_format={time_format} needs numbers, not {cells.type}", name, rows.first
+        )
     numbers = np.asarray(cells.cast(pa.float64(), safe=False), np.float64)
-    is_time = np.abs(numbers) < _LARGEST_EPOCH
-    if not is_time.all():
-        row = rows.first + int(np.argmin(is_time))
-        raise rows.columns.fault("PLF102", "the number is no time", name, row)
+    rows.refuse("PLF102", name, ~(np.abs(numbers) < _LARGEST_EPOCH), "the number is no time")
     return (numbers / EPOCH_UNITS[time_format]).astype(np.int64)
 
 
@@ -71,11 +68,11 @@ def _parse(
     try:
         return texts.cast(kind)
     except pa.ArrowException:
-        is_wrong = np.array([not _can_cast(text, kind) for text in texts])
-        if not is_wrong.any():
-            raise
-        why = "is no time with an offset, or without one as the first stamps have it, in ISO 8601"
-        raise _misread(rows, name, texts, is_wrong, why) from None
+        why = (
+            "{} is no time with an offset, or without one as the first stamps have it, in ISO 8601"
+        )
+        rows.refuse("PLF102", name, [not _can_cast(text, kind) for text in texts], why)
+        raise
 
 
 def _parse_as(rows: Rows, name: str, texts: pa.Array, time_format: str) -> pa.Array:
@@ -86,18 +83,9 @@ def _parse_as(rows: Rows, name: str, texts: pa.Array, time_format: str) -> pa.Ar
             f"time_format = {time_format!r} cannot be used ({reason_of(error)})",
             "say how the stamps are written: ‹time_format=%d/%m/%Y %H:%M›",
         ) from None
-    if parsed.null_count:
-        why = f"does not match {time_format!r}"
-        raise _misread(rows, name, texts, np.asarray(parsed.is_null()), why)
-    is_wrong = _is_no_date(texts, parsed, time_format)
-    if is_wrong.any():
-        raise _misread(rows, name, texts, is_wrong, "is no date")
+    rows.refuse("PLF102", name, parsed.is_null(), f"{{}} does not match {time_format!r}")
+    rows.refuse("PLF102", name, _is_no_date(texts, parsed, time_format), "{} is no date")
     return parsed
-
-
-def _misread(rows: Rows, name: str, texts: pa.Array, is_wrong: np.ndarray, why: str) -> Fault:
-    text = texts[int(np.argmax(is_wrong))].as_py()[:SHOWN]
-    return rows.fault("PLF102", f"{text!r} {why}", name, is_wrong)
 
 
 def _is_no_date(texts: pa.Array, parsed: pa.Array, time_format: str) -> np.ndarray:
@@ -146,8 +134,12 @@ class Clock:
         if self.is_zoned:
             return zone or "UTC", None
         if zone is None:
-            detail = f"the stamps are local, and client {client!r} has no timezone"
-            raise fault("PLF101", detail, file=self.config.statics, column="timezone")
+            raise fault(
+                "PLF101",
+                f"the stamps are local, and client {client!r} has no timezone",
+                file=self.config.statics,
+                column="timezone",
+            )
         return zone, self.config.stamp_timezone or zone
 
 
@@ -169,9 +161,10 @@ def make_clock(
     zone = config.timezone or own or config.stamp_timezone
     if zone is None and not own_zones:
         if not is_zoned:
-            detail = f"{_first(columns, name)!r} could be anywhere"
-            raise columns.fault("PLF101", detail, name, 0, columns.num_rows)
-        findings.append(columns.finding("PLF111", "the calendar is that of UTC", name))
+            raise columns.fault(
+                "PLF101", f"{_first(columns, name)!r} could be anywhere", name, 0, columns.num_rows
+            )
+        findings.append(columns.fault("PLF111", "the calendar is that of UTC", name).finding)
     return Clock(name, config, is_zoned, zone, own_zones)
 
 
@@ -208,14 +201,5 @@ def _first(columns: Columns, name: str) -> str | None:
         cells = rows.batch.column(name)
         known = pc.drop_null(rows.texts(name) if is_text(cells.type) else cells)
         if len(known):
-            return _shown(known[0])
+            return show(known[0])
     return None
-
-
-def _shown(cell: pa.Scalar) -> str:
-    """A cell as a message quotes it; Python's dates end in 9999, and Arrow's do not."""
-    if pa.types.is_timestamp(cell.type):
-        return str(np.datetime64(cell.value, cell.type.unit))
-    if pa.types.is_date(cell.type):
-        return str(np.datetime64(cell.value, "D" if pa.types.is_date32(cell.type) else "ms"))
-    return str(cell.value if pa.types.is_temporal(cell.type) else cell.as_py())[:SHOWN]

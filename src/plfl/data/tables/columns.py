@@ -24,8 +24,8 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 EPOCH_UNITS = {"unix": 1, "unix_ms": 1000}
 """Ways to write times as numbers, and how many make a second."""
 _DELIMITERS = ",;\t|"
+# Cells of a text file that hold nothing.
 _MISSING = ["", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL", "None", "-"]
-"""Cells of a text file that hold nothing."""
 _SAMPLE_BYTES = 1 << 20
 _BATCH_ROWS = 1 << 20
 _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -47,19 +47,6 @@ class Columns:
     has_mark: bool = False
     """Whether it begins with a byte-order mark."""
 
-    def finding(
-        self,
-        code: str,
-        detail: str,
-        column: str | None = None,
-        row: int | None = None,
-        count: int = 1,
-    ) -> Finding:
-        """What is wrong with a column, or with a row (from 0) of it."""
-        number = None if row is None else row + 1
-        line = number + 1 if number and self.has_header else None
-        return Finding(code, count, Place(self.file, number, line, column), detail)
-
     def fault(
         self,
         code: str,
@@ -68,8 +55,10 @@ class Columns:
         row: int | None = None,
         count: int = 1,
     ) -> Fault:
-        """The same as an exception, to be raised."""
-        return Fault(self.finding(code, detail, column, row, count))
+        """What is wrong with a column, or with a row (from 0) of it, to be raised or noted."""
+        number = None if row is None else row + 1
+        line = number + 1 if number and self.has_header else None
+        return Fault(Finding(code, count, Place(self.file, number, line, column), detail))
 
 
 def is_table(path: str) -> bool:
@@ -100,8 +89,11 @@ def _check_file(path: Path) -> None:
         reason = getattr(error, "strerror", None) or "it cannot be the name of a file"
         raise fault("PLF308", f"it cannot be read ({reason})", file=str(path)) from None
     if path.is_dir():
-        detail = "it is a folder; give a file, or comstock:DIR for a folder in ComStock's layout"
-        raise fault("PLF308", detail, file=str(path))
+        raise fault(
+            "PLF308",
+            "it is a folder; give a file, or comstock:DIR for a folder in ComStock's layout",
+            file=str(path),
+        )
     if size == 0:
         raise fault("PLF301", "the file has 0 bytes", file=str(path))
 
@@ -174,8 +166,9 @@ def _open_frame(frame: object) -> Columns:
         kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
         if not isinstance(error, pa.ArrowException) and not hasattr(type(frame), "columns"):
             raise BadInput(f"{what} a {kind}") from None
-        detail = f"the {kind} cannot be read as columns ({reason_of(error)})"
-        raise fault("PLF311", detail) from None
+        raise fault(
+            "PLF311", f"the {kind} cannot be read as columns ({reason_of(error)})"
+        ) from None
     return Columns(table.schema, table.num_rows, _reader(table), "frame")
 
 
@@ -225,8 +218,9 @@ def _read_header(sample: bytes, file: str) -> tuple[list[str], str]:
     try:
         text = first.decode("utf-8")
     except UnicodeDecodeError:
-        detail = "its header is not UTF-8; save it as UTF-8"
-        raise fault("PLF305", detail, file=file, line=1) from None
+        raise fault(
+            "PLF305", "its header is not UTF-8; save it as UTF-8", file=file, line=1
+        ) from None
     delimiter = max(_DELIMITERS, key=text.count)
     return next(csv.reader(io.StringIO(text), delimiter=delimiter)), delimiter
 
@@ -246,8 +240,7 @@ def _explain_text(file: str, header: list[str], delimiter: str, error: Exception
                 return _explain_row(file, number, cells, len(header), delimiter)
     except UnicodeDecodeError as bad:
         line = len(content[: bad.start + 1].splitlines())
-        detail = "a character is not UTF-8; save it as UTF-8"
-        return fault("PLF305", detail, file=file, line=line)
+        return fault("PLF305", "a character is not UTF-8; save it as UTF-8", file=file, line=line)
     except (csv.Error, OSError, pa.ArrowException):
         pass
     return fault("PLF305", reason_of(error), file=file)

@@ -7,6 +7,7 @@ zone, other stamps than ISO 8601 and numbers with a decimal comma are refused un
 what they are.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,15 +23,15 @@ from plfl.data.tables.cells import Rows, has_numbers, is_number, is_text, read_r
 from plfl.data.tables.clock import Clock, make_clock
 from plfl.data.tables.columns import Columns, open_table
 from plfl.data.zones import load_zone
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 
+# Meters of a wide table that are read at a time.
 _WIDE_COLUMNS = 64
-"""Meters of a wide table that are read at a time."""
 _COUNT_ROWS = 1 << 20
+# How pandas names a column that was the index, if that had no name.
 _INDEX = "__index_level_"
-"""How pandas names a column that was the index, if that had no name."""
+# The column of the table of static facts that holds no number.
 _TIMEZONE = "timezone"
-"""The column of the table of static facts that holds no number."""
 
 
 class _Names(NamedTuple):
@@ -47,7 +48,7 @@ class _Names(NamedTuple):
 def read_table(table: object, config: Config) -> Readings:
     """The readings of a file (given by its path) or of a frame."""
     columns = open_table(table, config)
-    findings = [columns.finding("PLF306", "it is skipped")] if columns.has_mark else []
+    findings = [columns.fault("PLF306", "it is skipped").finding] if columns.has_mark else []
     if columns.num_rows == 0:
         raise columns.fault("PLF301", "it has a header and no rows")
     names = _find_names(columns, config, findings)
@@ -82,8 +83,14 @@ def _find_names(columns: Columns, config: Config, findings: list[Finding]) -> _N
     if not has_load:
         raise _missing(columns, config.load_column, "load_column")
     identity = config.id_column if config.id_column in columns.schema.names else None
-    _check_roles([time, config.load_column, identity, *(config.covariates or ())])
     roles = (time, config.load_column, identity)
+    named = Counter(filter(None, (*roles, *(config.covariates or ()))))
+    twice = ", ".join(repr(name) for name, num in named.items() if num > 1)
+    require(
+        not twice,
+        f"column {twice} is named twice",
+        "id_column, time_column, load_column and covariates differ",
+    )
     rest = [name for name in columns.schema.names if name not in roles]
     if identity is None:  # one meter, unless a text tells several apart
         has_text = any(is_text(columns.schema.field(name).type) for name in rest)
@@ -125,16 +132,6 @@ def _find_meters(
     raise _missing(columns, config.load_column, "load_column")
 
 
-def _check_roles(named: Sequence[str | None]) -> None:
-    known = [name for name in named if name]
-    if len(set(known)) < len(known):
-        twice = next(name for name in known if known.count(name) > 1)
-        raise BadInput(
-            f"column {twice!r} is named twice",
-            "id_column, time_column, load_column and covariates differ",
-        )
-
-
 def _is_default(config: Config, name: str) -> bool:
     return bool(getattr(config, name) == Config.model_fields[name].default)
 
@@ -157,11 +154,11 @@ def _usable(columns: Columns, names: Sequence[str], findings: list[Finding]) -> 
         if name.startswith(_INDEX):
             continue  # the rows of a pandas frame: nobody wrote it, so nothing is said about it
         if _is_row_number(name):
-            findings.append(columns.finding("PLF307", "it has no name of its own", name))
+            findings.append(columns.fault("PLF307", "it has no name of its own", name).finding)
         elif is_number(kind) or kind == pa.null() or (is_text(kind) and has_numbers(columns, name)):
             used.append(name)
         else:
-            findings.append(columns.finding("PLF307", f"its type is {kind}", name))
+            findings.append(columns.fault("PLF307", f"its type is {kind}", name).finding)
     return tuple(used)
 
 
@@ -203,8 +200,9 @@ def _read_statics(config: Config, findings: list[Finding]) -> _Statics:
         facts = [_read_fact(rows, name, config.decimal) for name in names]
         for k, client in enumerate(ids):
             if client in statics.facts:
-                detail = f"client {client!r} has two rows"
-                raise columns.fault("PLF312", detail, config.id_column, rows.first + k)
+                raise columns.fault(
+                    "PLF312", f"client {client!r} has two rows", config.id_column, rows.first + k
+                )
             statics.facts[client] = np.array([fact[k] for fact in facts], np.float32)
         if zone:
             _read_zones(rows, ids, statics.zones)
@@ -214,10 +212,7 @@ def _read_statics(config: Config, findings: list[Finding]) -> _Statics:
 def _read_fact(rows: Rows, name: str, decimal: str) -> np.ndarray:
     values = rows.numbers(name, decimal)
     is_wrong = np.abs(values) > LARGEST
-    if is_wrong.any():
-        row = rows.first + int(np.argmax(is_wrong))
-        detail = "the value is infinite or absurdly large"
-        raise rows.columns.fault("PLF312", detail, name, row)
+    rows.refuse("PLF312", name, is_wrong, "the value is infinite or absurdly large")
     return values
 
 
@@ -227,8 +222,14 @@ def _read_zones(rows: Rows, ids: Sequence[str], zones: dict[str, str]) -> None:
             try:
                 load_zone(zone)
             except BadInput as error:
-                place = Place(file=rows.columns.file, column=_TIMEZONE, client=client)
-                raise Fault(Finding("PLF312", 1, place, str(error))) from None
+                raise Fault(
+                    Finding(
+                        "PLF312",
+                        1,
+                        Place(file=rows.columns.file, column=_TIMEZONE, client=client),
+                        str(error),
+                    )
+                ) from None
             zones[client] = zone
 
 
