@@ -8,6 +8,7 @@ conserved: a reading lies in exactly one interval, which counts only if readings
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,16 @@ _DIVISORS = _SECONDS[(DAY % _SECONDS == 0) & ((_SECONDS < 60) | (_SECONDS % 60 =
 # So many equal steps in a row make a resolution; fewer are gaps.
 _SUSTAINED = 24
 _LONGEST_PAUSE = 10 * 366 * DAY
+
+
+def kwh_of(unit: str, seconds: Any) -> Any:
+    """The energy of a reading of 1 in some unit that lasts for so many seconds.
+
+    >>> kwh_of("Wh", 900), kwh_of("kW", 900)
+    (0.001, 0.25)
+    """
+    factor, is_power = UNITS[unit]
+    return factor * seconds / 3600 if is_power else factor
 
 
 def make_panel(
@@ -243,11 +254,11 @@ class _Client:
         self, utc: np.ndarray, values: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Begin (UTC seconds), length and energy (kWh) of the interval of each reading."""
-        factor, is_power = UNITS[self.readings.unit]
+        unit = self.readings.unit
         if not self.readings.is_cumulative:
             durations = _durations(lengths, is_end=self.readings.is_end)
             begins = utc - durations if self.readings.is_end else utc
-            return begins, durations, values * (factor * durations / 3600 if is_power else factor)
+            return begins, durations, values * kwh_of(unit, durations)
         energy = np.diff(values)
         is_fall = (lengths > 0) & (energy < 0)
         falls = np.append(False, is_fall)  # noted where the register stands lower than before
@@ -255,7 +266,7 @@ class _Client:
         self.notes.readings("PLF208", falls, "time", first)
         is_step = (lengths > 0) & (energy >= 0)
         self.notes.rows = self.notes.rows[1:][is_step]
-        return utc[:-1][is_step], lengths[is_step], energy[is_step] * factor
+        return utc[:-1][is_step], lengths[is_step], energy[is_step] * kwh_of(unit, lengths[is_step])
 
     def _place(
         self, begins: np.ndarray, lengths: np.ndarray, energy: np.ndarray, interval: int

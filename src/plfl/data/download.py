@@ -49,8 +49,6 @@ class Progress:
     """Known so far; it grows when metadata has told which buildings there are."""
     num_bytes: int
     """In place and in parts."""
-    current: tuple[str, ...]
-    """Names of the files that are being fetched."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,6 @@ class Downloads:
         self._manifest = _read_manifest(folder, release)
         self._sizes: dict[str, int] = {}  # bytes there are of each file of this job
         self._done: set[str] = set()
-        self._current: list[str] = []
 
     def is_finished(self, path: str) -> bool:
         """Whether the file has its place and its note."""
@@ -119,8 +116,7 @@ class Downloads:
 
     def progress(self) -> Progress:
         """How far all files of this job are."""
-        names = tuple(Path(path).name for path in self._current)
-        return Progress(len(self._done), len(self._sizes), sum(self._sizes.values()), names)
+        return Progress(len(self._done), len(self._sizes), sum(self._sizes.values()))
 
     def _report(self, path: str, size: int) -> None:
         self._sizes[path] = size
@@ -169,14 +165,11 @@ class Downloads:
     ) -> bool:
         """Whether the server has the file, which is then in its place."""
         async with turn:
-            self._current.append(path)
             try:
                 entry = await self._patiently(path, self._attempt, client, path)
             except _Missing:
                 del self._sizes[path]
                 return False
-            finally:
-                self._current.remove(path)
         self._put_in_place(path, entry)
         return True
 
@@ -200,9 +193,9 @@ class Downloads:
 
     async def _attempt(self, client: httpx.AsyncClient, path: str) -> dict[str, Any]:
         """Continue or begin the part of a file, and verify it; its entry in the manifest."""
-        part = self._find_part(path)
+        target = self.folder / path
+        etag, part = self._find_part(path)
         offset = part.stat().st_size if part else 0
-        etag = _version_of(part) if part else ""
         headers = {"Range": f"bytes={offset}-", "If-Range": f'"{etag}"'} if part else {}
         async with self._open(client, f"{self.url}/{quote(path, safe='/=')}", headers) as response:
             size = _total(response)
@@ -210,8 +203,9 @@ class Downloads:
                 self._remove_parts(path)
                 etag = _strong_etag(response)
                 offset = 0
-                part = self._begin_part(path, etag)
-            elif response.status_code == 206 and _range_start(response) != offset:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                part = target.with_name(f"{target.name}.{etag}.part")
+            elif response.status_code == 206 and not _begins_at(response, offset):
                 self._remove_parts(path)
                 raise _Trouble("the server sent another part of the file than was asked for")
             if response.status_code != 416:  # else the part has all of it already, or too much
@@ -222,22 +216,21 @@ class Downloads:
                         self._report(path, offset)
         return _verify(path, part, etag, size)
 
-    def _begin_part(self, path: str, etag: str) -> Path:
+    def _parts(self, path: str) -> dict[str, Path]:
+        """The parts of a file by their version."""
         target = self.folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return target.with_name(f"{target.name}.{etag}.part")
+        found = sorted(target.parent.glob(f"{target.name}.*.part"))
+        return {part.name.removesuffix(".part").rpartition(".")[2]: part for part in found}
 
-    def _parts(self, path: str) -> list[Path]:
-        target = self.folder / path
-        return sorted(target.parent.glob(f"{target.name}.*.part"))
-
-    def _find_part(self, path: str) -> Path | None:
-        """A part that can be continued."""
-        parts = [part for part in self._parts(path) if _version_of(part) != _UNKNOWN]
-        return next((part for part in parts if part.stat().st_size), None)
+    def _find_part(self, path: str) -> tuple[str, Path | None]:
+        """A part that can be continued, and its version."""
+        for etag, part in self._parts(path).items():
+            if etag != _UNKNOWN and part.stat().st_size:
+                return etag, part
+        return "", None
 
     def _remove_parts(self, path: str) -> None:
-        for part in self._parts(path):
+        for part in self._parts(path).values():
             part.unlink()
 
     def _put_in_place(self, path: str, entry: dict[str, Any]) -> None:
@@ -378,19 +371,14 @@ def _retry_after(response: httpx.Response) -> float | None:
         return None
 
 
-def _version_of(part: Path) -> str:
-    return part.name.removesuffix(".part").rpartition(".")[2]
-
-
 def _strong_etag(response: httpx.Response) -> str:
     """The version of a file as S3 writes it."""
     match = re.fullmatch(r'"([A-Za-z0-9-]{1,64})"', response.headers.get("ETag", ""))
     return match[1] if match else _UNKNOWN
 
 
-def _range_start(response: httpx.Response) -> int | None:
-    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return int(match[1]) if match else None
+def _begins_at(response: httpx.Response, offset: int) -> bool:
+    return response.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
 
 
 def _total(response: httpx.Response) -> int | None:
@@ -409,13 +397,15 @@ def _verify(path: str, part: Path, etag: str, size: int | None) -> dict[str, Any
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
         md5 = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
-    problem = ""
-    if size is not None and length > size:
-        problem = f"it has {length} bytes instead of {size}"
-    elif re.fullmatch(r"[0-9a-f]{32}", etag) and md5 != etag:
-        problem = "its checksum does not match what the server announced"
-    elif not _is_what_its_name_says(part, path):
-        problem = f"it is not a {'Parquet' if path.endswith('.parquet') else 'weather'} file"
+    kind = "Parquet" if path.endswith(".parquet") else "weather"
+    claims = {
+        f"it has {length} bytes instead of {size}": size in (None, length),
+        "its checksum does not match what the server announced": (
+            not re.fullmatch(r"[0-9a-f]{32}", etag) or md5 == etag
+        ),
+        f"it is not a {kind} file": _is_what_its_name_says(part, path),
+    }
+    problem = next((problem for problem, is_right in claims.items() if not is_right), None)
     if problem:
         part.unlink()
         raise _Trouble(f"what arrived is damaged: {problem}")

@@ -16,7 +16,7 @@ from plfl.data.detectors import (
     is_steady,
     num_stuck,
 )
-from plfl.data.notes import DAY, Gridded, Notes, say_count, say_length
+from plfl.data.notes import Gridded, Notes, say_count, say_length
 from plfl.data.zones import find_falls
 
 
@@ -90,7 +90,7 @@ def _find_missing_hours(found: Gridded, notes: Notes) -> None:
 
 def _undo_changes(found: Gridded, notes: Notes) -> None:
     """Readings in another unit are brought to the one before as soon as that is known."""
-    units, levels = find_changes(found.load, DAY // found.interval)
+    units, levels = find_changes(found.load, found.steps_per_day)
     for code, changes in (("PLF205", units), ("PLF210", levels)):
         if changes:
             some = [f"x {change.factor:.4g} at {found.time(change.at)}" for change in changes[:3]]
@@ -102,7 +102,7 @@ def _undo_changes(found: Gridded, notes: Notes) -> None:
 
 
 def _drop_glitches(found: Gridded, notes: Notes) -> int:
-    at = find_glitches(found.load, DAY // found.interval)
+    at = find_glitches(found.load, found.steps_per_day)
     if len(at):
         largest = found.load[at][np.abs(found.load[at]).argmax()]
         others = np.nanmax(np.abs(np.delete(found.load, at)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from plfl.data.panel import steps_per_day
 from plfl.data.readings import Series
 from plfl.data.rules import Finding, Place
 from plfl.data.zones import utc_offset
@@ -39,6 +40,11 @@ class Gridded:
     def end(self) -> int:
         """UTC seconds."""
         return self.start + len(self.load) * self.interval
+
+    @property
+    def steps_per_day(self) -> int:
+        """Intervals per day."""
+        return steps_per_day(np.timedelta64(self.interval, "s"))
 
     def time(self, index: int) -> str:
         """When an interval begins, in words."""

@@ -609,11 +609,10 @@ def test_progress_ends_with_all_files_and_bytes(lake, folder):
     seen = []
     result = lake.fetch(folder, buildings="4", observer=seen.append)
     last = seen[-1]
-    assert (last.num_done, last.num_files, last.num_bytes, last.current) == (
+    assert (last.num_done, last.num_files, last.num_bytes) == (
         result.num_files,
         result.num_files,
         result.num_bytes,
-        (),
     )
     assert [one.num_done for one in seen] == sorted(one.num_done for one in seen)
 

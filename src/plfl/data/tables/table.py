@@ -92,14 +92,13 @@ def _find_names(columns: Columns, config: Config, findings: list[Finding]) -> _N
         "id_column, time_column, load_column and covariates differ",
     )
     rest = [name for name in columns.schema.names if name not in roles]
-    if identity is None:  # one meter, unless a text tells several apart
-        has_text = any(is_text(columns.schema.field(name).type) for name in rest)
-        if has_text or not _is_default(config, "id_column"):
-            raise _missing(columns, config.id_column, "id_column")
-    for name in config.covariates or ():
-        if name not in rest:
-            raise _missing(columns, name, "covariates")
+    has_text = any(is_text(columns.schema.field(name).type) for name in rest)
+    if identity is None and (has_text or not _is_default(config, "id_column")):
+        raise _missing(columns, config.id_column, "id_column")  # a text tells several meters apart
     wanted = rest if config.covariates is None else config.covariates
+    unknown = [name for name in wanted if name not in rest]
+    if unknown:
+        raise _missing(columns, unknown[0], "covariates")
     return _Names(time, identity, config.load_column, _usable(columns, wanted, findings))
 
 
