@@ -14,10 +14,19 @@ from weather import site_objects
 
 CSV = "schedules.csv"
 DROPPED = (
-    "Output", "UtilityCost", "LifeCycleCost", "Compliance", "SizingPeriod", "RunPeriod",
-    "Site:Location", "EnvironmentalImpactFactors", "FuelFactors", "Timestep", "SimulationControl",
+    "Output",
+    "UtilityCost",
+    "LifeCycleCost",
+    "Compliance",
+    "SizingPeriod",
+    "RunPeriod",
+    "Site:Location",
+    "EnvironmentalImpactFactors",
+    "FuelFactors",
+    "Timestep",
+    "SimulationControl",
     "CurrencyType",
-)  # fmt: skip
+)
 ROLES = {
     "people": {("PEOPLE", 3)},
     "lights": {("LIGHTS", 3)},
@@ -59,10 +68,12 @@ def adapt(
 
 
 def run_objects(building: Building) -> list[Object]:
-    """Site, sizing days, 2018 with daylight saving time and holidays, and what to report."""
+    """Site, sizing days, the year 2018 with daylight saving and holidays, and what to report."""
     summer_day = (9, 12) if "School" in building.model.building_type else (8, 15)
-    special = [["RunPeriodControl:SpecialDays", f"Holiday {m}/{d}", f"{m}/{d}", "1", "Holiday"]
-               for m, d in sorted(building.habits.holidays)]  # fmt: skip
+    special = [
+        ["RunPeriodControl:SpecialDays", f"Holiday {m}/{d}", f"{m}/{d}", "1", "Holiday"]
+        for m, d in sorted(building.habits.holidays)
+    ]
     return [
         *site_objects(building.station, summer_day),
         ["SimulationControl", "Yes", "Yes", "Yes", "No", "Yes"],
