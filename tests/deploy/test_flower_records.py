@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import types
 import zipfile
 
@@ -11,10 +12,12 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.proto.runtime_pb2 import SendTaskHeartbeatResponse
 
+from plfl.deploy.flower import private
 from plfl.deploy.flower.app import bundle, digest_of_bundle, from_record, sign_of_life, to_record
-from plfl.deploy.flower.process import HEARTBEAT, beat_faster, environment
+from plfl.deploy.flower.process import environment
 from plfl.deploy.protocol.codec import Malformed
 from plfl.deploy.protocol.messages import UPDATE, Message
+from plfl.errors import RunFailed
 
 
 def test_a_record_gives_back_its_message():
@@ -93,8 +96,25 @@ def test_a_task_that_was_given_up_does_not_end_who_works_on_it(answer, is_over):
 
 
 def test_signs_of_life_come_more_often_than_flowers_own():
-    module = types.SimpleNamespace(HEARTBEAT_DEFAULT_INTERVAL=30)
-    beat_faster(module)
-    assert module.HEARTBEAT_DEFAULT_INTERVAL == HEARTBEAT
-    with pytest.raises(AssertionError):
-        beat_faster(types.SimpleNamespace())  # a Flower that names it otherwise is noticed
+    module = types.ModuleType("flwr.heartbeat")
+    module.HEARTBEAT_DEFAULT_INTERVAL = 30
+    private.beat_faster(module)
+    assert private.HEARTBEAT == module.HEARTBEAT_DEFAULT_INTERVAL
+
+
+OTHER_FLOWER = types.ModuleType("flwr.other")
+OTHER_FLOWER.pull_objects = lambda object_ids: {}
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (private.beat_faster, "flwr.other.HEARTBEAT_DEFAULT_INTERVAL"),
+        (lambda module: private.give_up_after(60.0, module), "flwr.other.pull_objects"),
+        (lambda _: private.quicken(json), "the SuperNode's loop"),
+        (lambda module: private.become_serverapp(module, 1), "HttpGrid or TaskIdentity"),
+    ],
+)
+def test_a_flower_that_has_moved_a_private_part_is_noticed_by_its_name(change, part):
+    with pytest.raises(RunFailed, match=rf"plfl knows: {part} is .*gone; pip install 'flwr~=1.41'"):
+        change(OTHER_FLOWER)

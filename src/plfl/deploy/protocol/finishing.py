@@ -26,7 +26,7 @@ def finish(node: Node, sent: Params) -> None:
     """Make this client's own files: config.toml, result.json, report.html, and models/ where a
     model is deployed.
     """
-    federation = Federation(node.config, node.task, None, jax.devices("cpu")[:1])
+    federation = Federation(node.agreed.config, node.agreed.task, None, jax.devices("cpu")[:1])
     state = own_state(node, federation, sent)
     result = conclude(federation, node.folder, state, _history(node))
     own = next(client for client in result.clients if client.id == node.client)
@@ -38,16 +38,16 @@ def own_state(node: Node, federation: Federation, sent: Params) -> FederationSta
     begun = federation.engine.fetch(
         federation.start_from({name: jnp.asarray(value) for name, value in sent.items()})
     )
-    own = node.last_state(federation.plan)
+    own = node.agreed.last_state()
     clients = jax.tree.map(lambda value: np.asarray(value)[None], own)
     return federation.engine.place(begun._replace(clients=clients))
 
 
 def _history(node: Node) -> list[dict[str, Any]]:
     """What this client knows of the rounds: its last one."""
-    kept = node.last_round()
+    kept = node.agreed.last_round()
     row: dict[str, Any] = {
-        "round": node.config.rounds if kept is None else kept.round_index,
+        "round": node.agreed.config.rounds if kept is None else kept.asked.round,
         "loss": None if kept is None or not np.isfinite(kept.loss) else kept.loss,
         "validation_mase": None,
         "num_asked": 1,

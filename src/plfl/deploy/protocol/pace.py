@@ -54,7 +54,7 @@ class Past:
 
 
 def can_close(num_good: int, num_asked: int, needed: int) -> bool:
-    """Whether a round may end before its deadline: a fast minority must not end it for the others."""
+    """Whether a round may end before its deadline: a fast minority must not end it for the rest."""
     return num_good >= needed and num_good > num_asked / 2
 
 

@@ -12,9 +12,9 @@ from plfl.config import Config
 from plfl.data.panel import Panel
 from plfl.data.sources import Loaded, load_frame
 from plfl.deploy.files.settings import Policy
-from plfl.deploy.protocol.coordinator import Failure
-from plfl.deploy.protocol.messages import Message
-from plfl.deploy.protocol.node import Finish, Node, write_draws_secret
+from plfl.deploy.protocol.keepsake import write_draws_secret
+from plfl.deploy.protocol.messages import Failure, Message
+from plfl.deploy.protocol.node import Finish, Node
 
 Fault = Callable[[str, Message], Message | Failure | None]
 """From a client and its answer to what arrives; None is lost."""
