@@ -72,7 +72,7 @@ class Executor:
         return RuntimeHttpClient.from_server_address(self.runtime, True, None, interceptors)
 
     def _do(self, token: str, kind: str) -> None:
-        """One task: fetch the message, answer it, hand the answer over."""
+        # One task: fetch the message, answer it, hand the answer over.
         runtime = self._connect(RuntimeTokenHttpInterceptor(token))
         heartbeat = HeartbeatSender(sign_of_life(runtime))
         heartbeat.start()
@@ -89,7 +89,7 @@ class Executor:
             runtime.close()
 
     def _refuse(self, kind: str, content: bytes) -> Message | None:
-        """The refusal of a task that is not ours, before anything in it is read."""
+        # The refusal of a task that is not ours, before anything in it is read.
         sha256 = digest_of_bundle(content)
         if kind != TaskType.CLIENT_APP:
             return self._say_no(f"a task of kind {kind!r} is not run here")

@@ -192,7 +192,7 @@ class Link:
         return Session(grid, run_id, become_serverapp(grid, run_id))
 
     def _claim(self, run_id: int) -> str:
-        """The token of a run's task."""
+        # The token of a run's task.
         kinds = [str(TaskType.SERVER_APP)]
         until = time.monotonic() + _PATIENCE
         with self._connect(RuntimeHttpClient, "SuperExec", may_acquire(self.secret)) as runtime:

@@ -168,12 +168,11 @@ class FlowerWire:
                     self._fail([client], "it has not been online yet")
 
     def _mend(self, session: Session, *, is_broken: bool) -> None:
-        """Start another run where this one is over, or where a message may be there without its
-        content.
-
-        That is so after the SuperLink was away. Clients stop waiting for what belongs to a run that
-        is over.
-        """
+        # Start another run where this one is over, or where a message may be there without its
+        # content.
+        #
+        # That is so after the SuperLink was away. Clients stop waiting for what belongs to a run
+        # that is over.
         self._is_broken |= is_broken
         with self._lock:
             if not self._is_broken or self._session is not session:
@@ -190,7 +189,7 @@ class FlowerWire:
         self._fail(lost, "the server's link was started anew")
 
     def _fetch(self) -> None:
-        """Look for answers until the wire is closed."""
+        # Look for answers until the wire is closed.
         with ThreadPoolExecutor(_MOST_AT_ONCE, "answers") as pool:
             while not self._stop.wait(max(_POLL, _POLL_EACH * len(self._waiting))):
                 if self._is_broken and self._session is not None:
@@ -207,7 +206,7 @@ class FlowerWire:
                     pool.submit(self._fetch_one, name)
 
     def _note_cut(self) -> None:
-        """Give up answers that the front has not let pass."""
+        # Give up answers that the front has not let pass.
         before = self._cut
         self._cut = self.cut()
         for client, (num, why) in self._cut.items():
@@ -215,7 +214,7 @@ class FlowerWire:
                 self._finish(self._newest[client], Failure(why, is_fault=True))
 
     def _fetch_one(self, name: str) -> None:
-        """Look for one answer, or for the rest of it."""
+        # Look for one answer, or for the rest of it.
         session = self._session
         request = self._waiting.get(name)
         if session is None or request is None:
@@ -237,7 +236,7 @@ class FlowerWire:
     def _look(
         self, session: Session, request: _Request, answer: Answer
     ) -> Message | Failure | None:
-        """What a client said, once that is known."""
+        # What a client said, once that is known.
         if len(answer.missing) + len(answer.parts) > _MOST_PARTS:
             return Failure(f"its answer has more than {_MOST_PARTS} parts", is_fault=True)
         if session.fetch(answer):
@@ -246,9 +245,8 @@ class FlowerWire:
         return Failure("its answer was announced and did not come") if is_over else None
 
     def _finish(self, name: str, said: Message | Failure) -> None:
-        """Hand an answer over; of one to an older request nothing but an update, which is named as
-        late.
-        """
+        # Hand an answer over; of one to an older request nothing but an update, which is named as
+        # late.
         with self._lock:
             request = self._waiting.pop(name, None)
         if request and (said.kind == UPDATE or self._newest.get(request.client) == name):
@@ -256,7 +254,7 @@ class FlowerWire:
 
 
 def _ends_run(error: BaseException) -> bool:
-    """Whether a run is over, or may be: it was stopped, or the SuperLink is away."""
+    # Whether a run is over, or may be: it was stopped, or the SuperLink is away.
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code in (401, 403)
     return not isinstance(error, httpx.TimeoutException)

@@ -89,11 +89,10 @@ class Watch:
         persist(self._look, stop, self.backoff)
 
     def _look(self) -> None:
-        """Ask the server whether it can be talked to.
-
-        A client that has met its server waits for it, whatever answers in its place: nobody on the
-        way can end it.
-        """
+        # Ask the server whether it can be talked to.
+        #
+        # A client that has met its server waits for it, whatever answers in its place: nobody on
+        # the way can end it.
         try:
             check_server(self.settings, is_insecure=self.is_insecure)
         except Unproven as error:

@@ -95,7 +95,7 @@ def run_demo(
 def _run_processes(
     made: provision.Provisioned, limit: float, observer: Callable[[str], None]
 ) -> None:
-    """A server and its clients, until the server is done."""
+    # A server and its clients, until the server is done.
     until = time.monotonic() + limit
     lines = _follow(read_server(made.server).folder / LOG)
     last = "it has no log"
@@ -139,7 +139,7 @@ def started(*command: str) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def _follow(path: Path) -> Iterator[list[str]]:
-    """The lines of a growing log that are new, each time."""
+    # The lines of a growing log that are new, each time.
     at = 0
     while True:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -196,7 +196,7 @@ def train_by_loop(panel: Panel, config: Config, draws: jax.Array, guard: Guard) 
 
 
 def _measure(made: provision.Provisioned) -> dict[str, Any]:
-    """Bytes and seconds, as the server saw them."""
+    # Bytes and seconds, as the server saw them.
     status = read_status(made.server)
     sizes = status["bytes"]
     seconds = [row["seconds"] for row in status["history"]]

@@ -8,6 +8,7 @@ has refused for their length (`CUT`).
 
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 from plfl.deploy.files import certificates
@@ -49,11 +50,10 @@ class Members:
         return self.last
 
     def _look(self) -> tuple[int, ...]:
-        try:
+        with suppress(OSError):
             found = self.settings.roster.stat()
-        except OSError:
-            return ()
-        return found.st_ino, found.st_size, found.st_mtime_ns
+            return found.st_ino, found.st_size, found.st_mtime_ns
+        return ()
 
     def ids(self) -> list[str]:
         """The clients that may take part."""

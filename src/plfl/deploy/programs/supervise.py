@@ -213,8 +213,10 @@ class Child:
         self._reader.join(2)
         return self.process.returncode
 
-    def look_after(self) -> None:
-        """Start it again if it has ended, when it is time."""
+    def look_after(self) -> bool:
+        """Start it again if it has ended, when it is time; whether it has done all that there was
+        to do.
+        """
         now = time.monotonic()
         if self.process is None:
             if now >= self.next_start:
@@ -222,14 +224,19 @@ class Child:
         elif self.process.poll() is not None:
             status = self.finish(0)
             self.process = None
+            if status == FINAL:
+                return True
             self.next_start = time.monotonic() + self._wait_after(status)
         elif now - self.started_at > _STABLE:
             self.backoff.reset()
+        return False
 
     def _wait_after(self, status: int) -> float:
-        """Seconds until the next start; an error where there is none."""
-        if status >= FINAL:
-            raise _final_error(self, status - FINAL)
+        # Seconds until the next start; an error where there is none.
+        if status > FINAL:
+            kinds: dict[int, type[PlflError]] = {FINAL + 2: BadInput, FINAL + 130: Interrupted}
+            error = self.last_error or f"{self.name} failed; see the log"
+            raise kinds.get(status, RunFailed)(error)
         if (wait := self.on_exit(self, status)) is not None:
             return wait
         if status == _AGAIN and self.last_error:
@@ -250,24 +257,16 @@ def keep_alive(
     try:
         for child in children:
             child.start()
-        while not is_stopped():
-            for child in children:
-                child.look_after()
+        while not is_stopped() and not any(child.look_after() for child in children):
             meanwhile()
             time.sleep(0.1)
-    except _Done:
-        pass
     finally:
-        _stop(children)
-
-
-def _stop(children: Sequence[Child]) -> None:
-    for child in reversed(children):
-        child.stop()
-    until = time.monotonic() + _GRACE
-    for child in children:
-        if child.process is not None:
-            child.finish(max(0.1, until - time.monotonic()))
+        for child in reversed(children):
+            child.stop()
+        until = time.monotonic() + _GRACE
+        for child in children:
+            if child.process is not None:
+                child.finish(max(0.1, until - time.monotonic()))
 
 
 def end(process: "subprocess.Popen[str] | subprocess.Popen[bytes]", seconds: float) -> None:
@@ -277,17 +276,6 @@ def end(process: "subprocess.Popen[str] | subprocess.Popen[bytes]", seconds: flo
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-class _Done(Exception):
-    """A child has done all that there was to do."""
-
-
-def _final_error(child: Child, status: int) -> Exception:
-    if status == 0:
-        return _Done()
-    kinds: dict[int, type[PlflError]] = {2: BadInput, 130: Interrupted}
-    return kinds.get(status, RunFailed)(child.last_error or f"{child.name} failed; see the log")
 
 
 class _OneLine(PlainFormatter):

@@ -55,7 +55,7 @@ def private() -> Iterator[None]:
 
 
 def _close_to_others(folder: Path) -> None:
-    """Take what is in a folder from others, where an earlier start or a copy has left it open."""
+    # Take what is in a folder from others, where an earlier start or a copy has left it open.
     try:
         for path in [folder, *folder.rglob("*")]:
             mode = stat.S_IMODE(path.lstat().st_mode)

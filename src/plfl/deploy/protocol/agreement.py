@@ -27,8 +27,8 @@ from plfl.federate.guard import Guard
 from plfl.forecast.views import make_view
 from plfl.forecast.windows import PARTS, Origins, Task
 
+# Settings that are each machine's own business, such as how its table is read.
 AT_HOME = {"data", "device", "chunk", "cores", "checkpoint_seconds", "deterministic", *TABLE_FIELDS}
-"""Settings that are each machine's own business, such as how its table is read."""
 _LONGEST_NAME = 200
 _TYPES = {"run": str, "config": dict, "version": str, "minutes": int, "init": str}
 log = logging.getLogger("plfl")
@@ -38,18 +38,17 @@ log = logging.getLogger("plfl")
 class Agreement:
     """Everything that has to be the same on both sides."""
 
+    # The name of this run of the federation; a new one starts from nothing.
     run: str
-    """The name of this run of the federation; a new one starts from nothing."""
     config: Mapping[str, Any]
     version: str
+    # The interval of the data.
     minutes: int
-    """The interval of the data."""
     covariate_names: tuple[str, ...]
     static_names: tuple[str, ...]
+    # The run whose last shared params this one begins with, and clients with their personal layers
+    # of it.
     init: str = ""
-    """The run whose last shared params this one begins with, and clients with their personal layers
-    of it.
-    """
 
     @property
     def digest(self) -> str:

@@ -16,8 +16,8 @@ from plfl.deploy.protocol.messages import Message, Shapes, is_of_type
 from plfl.errors import PlflError
 
 _LONGEST_TEXT = 256 * 1024
+# Bytes that the facts of an answer take at most, with what carries them.
 _FACTS = 16 * 1024
-"""Bytes that the facts of an answer take at most, with what carries them."""
 _MOST_ARRAYS = 10_000
 _MOST_AXES = 8
 _MOST_NUMBERS = 2**28

@@ -42,14 +42,14 @@ class Commitment:
     """An agreement, and the client that keeps it."""
 
     agreement: Agreement
+    # The agreed settings, and this machine's own.
     config: Config
-    """The agreed settings, and this machine's own."""
     client: str
     folder: Path
+    # Reads and checks the meter's data.
     load: Callable[[Config], Loaded]
-    """Reads and checks the meter's data."""
+    # What is done to an update before it leaves.
     guard: Guard
-    """What is done to an update before it leaves."""
     _plans: dict[tuple[int, int], Plan] = field(default_factory=dict)
 
     @cached_property
@@ -68,7 +68,7 @@ class Commitment:
         return make_task(own, self.config, loaded.findings)
 
     def _load(self) -> Loaded:
-        """The meter's data; what is wrong with it is said here, and not to the server."""
+        # The meter's data; what is wrong with it is said here, and not to the server.
         try:
             loaded = self.load(self.config)
         except BadInput as error:
@@ -145,9 +145,8 @@ class Commitment:
 
 
 def _begin(kept: Keepsake, round_index: int) -> ClientState:
-    """The state at which a round begins: after the last one, or before it where the server repeats
-    it.
-    """
+    # The state at which a round begins: after the last one, or before it where the server repeats
+    # it.
     if kept.asked.round == round_index:
         log.info("round %d is asked for with other parameters: trained anew", round_index)
         return kept.before
@@ -166,7 +165,7 @@ def _update(
     key: jax.Array,
     round_index: jax.Array,
 ) -> tuple[ClientState, Params, jax.Array]:
-    """`client_update` as one program, the same for every round."""
+    # `client_update` as one program, the same for every round.
     return client_update(training, sent, before, data, key, pace=training.pace(round_index))
 
 

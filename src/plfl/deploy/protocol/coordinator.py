@@ -26,13 +26,9 @@ from plfl.deploy.protocol.messages import DONE, END, TRAIN, UPDATE, Message
 from plfl.deploy.protocol.open_round import OpenRound
 from plfl.deploy.protocol.pace import STALLED, find_rests, look_back
 from plfl.errors import BadInput, Interrupted, RunFailed, Transient
-from plfl.federate import checkpoint
-from plfl.federate.checkpoint import Snapshot, Stamp
+from plfl.federate import checkpoint, gate, params, server
 from plfl.federate.federation import count_batch, count_steps
-from plfl.federate.gate import REASONS, Door
-from plfl.federate.params import client_keys, cohort_ticket, shared_key
 from plfl.federate.round import Answers, FederationState, cohort_size, run_round, stack_replies
-from plfl.federate.server import ServerState, join
 from plfl.forecast.models import Params
 from plfl.storage import digest
 
@@ -67,12 +63,14 @@ class Coordinator:
             on_change=lambda: self.observer(self),
         )
         self.plan = blank_plan(self.agreement)
-        self.door = Door(self.agreement.run, shared_shapes(self.plan))
+        self.door = gate.Door(self.agreement.run, shared_shapes(self.plan))
         if not self.door.shared:
             raise BadInput(
                 "nothing is shared (personal = all), so there is nothing for a server to do"
             )
-        self.stamp = Stamp(self.agreement.digest, __version__, "", f"jax {jax.__version__}")
+        self.stamp = checkpoint.Stamp(
+            self.agreement.digest, __version__, "", f"jax {jax.__version__}"
+        )
         self.state = self._first_state()
         self.rests = find_rests(self.history)
         self._started = self.clock()
@@ -106,9 +104,9 @@ class Coordinator:
                 f"stopped after round {len(self.history)} of {self.rounds}, everything is saved"
             )
 
-    def _first_state(self) -> ServerState:
+    def _first_state(self) -> server.ServerState:
         training = self.plan.training
-        first = jax.jit(training.model.init)(shared_key(self.plan.config.seed))
+        first = jax.jit(training.model.init)(params.shared_key(self.plan.config.seed))
         shared, _ = training.partition.split(first)
         if self.init is not None:
             shared = _fit(self.init, shared)
@@ -131,17 +129,17 @@ class Coordinator:
                 "give this one a folder of its own in server.toml, with init = "
                 f'"{self.folder.name}" to begin with the last parameters of that one',
             )
-        if found.history:
-            self.clients.ids = list(found.history[-1]["roster"])
-        template = FederationState(self._first_state(), ())  # type: ignore[arg-type]
-        self.state = checkpoint.load(found, template).server
         self.history = found.history
         self.seconds = found.seconds
         self.rests = find_rests(self.history)
+        if self.history:
+            self.clients.ids = list(self.history[-1]["roster"])
+        template = FederationState(self._first_state(), ())  # type: ignore[arg-type]
+        self.state = checkpoint.load(found, template).server
         log.info("going on after round %d", len(self.history))
 
     def _save(self) -> None:
-        snapshot = Snapshot(
+        snapshot = checkpoint.Snapshot(
             state=FederationState(jax.tree.map(np.asarray, self.state), ()),  # type: ignore[arg-type]
             ids=(),
             scalers=(),
@@ -160,13 +158,13 @@ class Coordinator:
             ) from error
 
     def _grow(self) -> None:
-        """Take in clients that were added to the roster."""
+        # Take in clients that were added to the roster.
         if new := self.clients.find_new():
-            self.state = join(self.plan.server, self.state, len(new))
+            self.state = server.join(self.plan.server, self.state, len(new))
             log.info("clients joined the roster: %s", ", ".join(new))
 
     def _meet(self) -> None:
-        """Agree with the clients that are there and new; wait until enough of them are."""
+        # Agree with the clients that are there and new; wait until enough of them are.
         self._grow()
         begun = self.clock()
         gathered = begun + (0.0 if self.history else self.terms.gathering)
@@ -194,11 +192,11 @@ class Coordinator:
                 )
 
     def _needed(self, num_wanted: int) -> int:
-        """How many of a cohort have to answer."""
+        # How many of a cohort have to answer.
         return max(1, math.ceil(self.terms.quorum * num_wanted))
 
     def _one_round(self, round_index: int) -> None:
-        """Ask until a quorum answers, then step and save."""
+        # Ask until a quorum answers, then step and save.
         for attempt in range(1, self.terms.patience + 1):
             asked, needed = self._choose(round_index)
             self.under_way = {"round": round_index, "attempt": attempt, "asked": list(asked)}
@@ -210,8 +208,10 @@ class Coordinator:
             if len(found.good) >= needed:
                 self._step(found, {"attempt": attempt, "seconds": seconds})
                 return
-            too_few = "round %d: %d of %d answered, too few; it is asked again"
-            log.warning(too_few, round_index, len(found.good), len(asked))
+            log.warning(
+                "round %d: %d of %d answered, too few; it is asked again",
+                *(round_index, len(found.good), len(asked)),
+            )
             self.observer(self)
             for reply in found.good.values():  # the same answers may come again
                 self.door.seen.pop(digest(reply.update), None)
@@ -223,38 +223,37 @@ class Coordinator:
         )
 
     def _choose(self, round_index: int) -> tuple[list[str], int]:
-        """The cohort, and how many of it have to answer.
-
-        Of the clients that are there and do not rest, those with the lowest tickets, as in the
-        simulation. Who rests counts for the quorum, so that it never falls because somebody does.
-        """
+        # The cohort, and how many of it have to answer.
+        #
+        # Of the clients that are there and do not rest, those with the lowest tickets, as in the
+        # simulation. Who rests counts for the quorum, so that it never falls because somebody does.
         eligible = self.clients.eligible()
         size = cohort_size(self.plan.config.fraction, len(self.clients.ids))
         num = min(size, len(eligible))
         awake = self._awake(eligible, self._needed(num))
         if len(awake) > num:
-            keys = client_keys(self.plan.config.seed, awake)
-            tickets = np.asarray(jax.vmap(lambda key: cohort_ticket(key, round_index))(keys))
+            keys = params.client_keys(self.plan.config.seed, awake)
+            tickets = np.asarray(jax.vmap(lambda key: params.cohort_ticket(key, round_index))(keys))
             chosen = np.argsort(tickets, kind="stable")[:num]
             awake = [awake[k] for k in np.sort(chosen)]
         return awake, self._needed(num)
 
     def _awake(self, clients: Sequence[str], num: int) -> list[str]:
-        """Those that do not rest; where they are too few, also those whose rest ends first."""
+        # Those that do not rest; where they are too few, also those whose rest ends first.
         resting = [client for client in clients if client in self.rests]
         resting.sort(key=lambda client: self.rests[client].until)
         still = resting[max(0, num - (len(clients) - len(resting))) :]
         return [client for client in clients if client not in still]
 
     def _broadcast(self, client: str) -> dict[str, np.ndarray]:
-        params = self.plan.server.broadcast(self.state, self.clients.ids.index(client))
-        return {name: np.asarray(value) for name, value in params.items()}
+        shared = self.plan.server.broadcast(self.state, self.clients.ids.index(client))
+        return {name: np.asarray(value) for name, value in shared.items()}
 
     def _request(self, kind: str, client: str, **facts: Any) -> Message:
-        """A request that comes with the shared params."""
-        params = self._broadcast(client)
-        known = {"agreement": self.agreement.digest, "base": digest(params)}
-        return Message(kind, {**known, **facts}, params)
+        # A request that comes with the shared params.
+        shared = self._broadcast(client)
+        known = {"agreement": self.agreement.digest, "base": digest(shared)}
+        return Message(kind, {**known, **facts}, shared)
 
     def _numbers(self) -> dict[str, int]:
         # Of every round: the config's, or fewer where histories are short.
@@ -265,7 +264,7 @@ class Coordinator:
         return {"local_steps": count_steps(config, windows), "batch": count_batch(config, windows)}
 
     def _ask(self, round_index: int, asked: Sequence[str], needed: int) -> OpenRound:
-        """A round after it was closed: what came in time."""
+        # A round after it was closed: what came in time.
         facts = {"round": round_index, **self._numbers()}
         requests = {client: self._request(TRAIN, client, **facts) for client in asked}
         past = look_back(self.history)
@@ -278,11 +277,11 @@ class Coordinator:
         return found
 
     def _step(self, found: OpenRound, row: dict[str, Any]) -> None:
-        """Take the good answers of a round, write down how it went, and save."""
+        # Take the good answers of a round, write down how it went, and save.
         ids = self.clients.ids
         verdicts = self._follow(found)
         bad = [
-            {"client": client, "reason": REASONS[verdicts[client]]}
+            {"client": client, "reason": gate.REASONS[verdicts[client]]}
             for client in ids
             if client in found.good and verdicts[client]
         ]
@@ -306,13 +305,12 @@ class Coordinator:
         )
         self._say_who_rests()
         self._save()
-        closed = "round %d of %d: %d of %d counted"
-        log.info(closed, found.number, self.rounds, len(accepted), len(found.requests))
+        counted = (found.number, self.rounds, len(accepted), len(found.requests))
+        log.info("round %d of %d: %d of %d counted", *counted)
         self.observer(self)
 
     def _follow(self, found: OpenRound) -> dict[str, int]:
-        """Step with the good answers; the gate's verdict on each client."""
-
+        # Step with the good answers; the gate's verdict on each client.
         def train(state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
             stacked = stack_replies(found.good, self.clients.ids, self.door.shared)
             return Answers(state.clients, *stacked)
@@ -333,15 +331,15 @@ class Coordinator:
         row = self.history[-1]
         self.rests = find_rests(self.history)
         for bad in row["quarantined"]:
-            not_counted = "round %d: the update of %s does not count: %s"
-            log.warning(not_counted, row["round"], bad["client"], bad["reason"])
+            facts = (row["round"], bad["client"], bad["reason"])
+            log.warning("round %d: the update of %s does not count: %s", *facts)
         for client in {*row["stalled"], *(bad["client"] for bad in row["quarantined"])}:
             if rest := self.rests.get(client):
-                rests = "%s rests, and is asked again in round %d: %s"
-                log.warning(rests, client, rest.until, rest.why)
+                again = "%s rests, and is asked again in round %d: %s"
+                log.warning(again, client, rest.until, rest.why)
 
     def _part(self) -> None:
-        """Give the last shared params to every client that is there."""
+        # Give the last shared params to every client that is there.
         self._grow()
         left = set(self.clients.here()) - self.done - set(self.clients.refused)
         if not left:
@@ -361,7 +359,7 @@ class Coordinator:
 
 
 def _fit(given: Params, template: Params) -> Params:
-    """The params of an earlier run that this one shares."""
+    # The params of an earlier run that this one shares.
     for name, value in template.items():
         found = np.shape(given[name]) if name in given else "nothing"
         if found != np.shape(value):

@@ -44,7 +44,7 @@ def own_state(node: Node, federation: Federation, sent: Params) -> FederationSta
 
 
 def _history(node: Node) -> list[dict[str, Any]]:
-    """What this client knows of the rounds: its last one."""
+    # What this client knows of the rounds: its last one.
     kept = node.agreed.last_round()
     row: dict[str, Any] = {
         "round": node.agreed.config.rounds if kept is None else kept.asked.round,

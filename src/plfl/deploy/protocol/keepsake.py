@@ -34,8 +34,8 @@ class Asked(NamedTuple):
 
     run: str
     round: int
+    # Digest of the shared params that it began with.
     base: str
-    """Digest of the shared params that it began with."""
     local_steps: int
     batch: int
 
@@ -48,8 +48,8 @@ class Keepsake:
     before: ClientState
     after: ClientState
     update: Params
+    # The shared params that the server had sent.
     sent: Params
-    """The shared params that the server had sent."""
     loss: float
 
 
@@ -97,11 +97,11 @@ def recall_personal(folder: Path, template: Params) -> Params:
             if place.exists():
                 log.warning("%s; going on with the one before", error)
             continue
-        known = {name: found.get(f"after/personal/{name}", np.empty(0)) for name in template}
         fits = {
-            name: known[name]
+            name: own
             for name, value in template.items()
-            if (known[name].shape, known[name].dtype) == (value.shape, value.dtype)
+            if (own := found.get(f"after/personal/{name}")) is not None
+            and (own.shape, own.dtype) == (value.shape, value.dtype)
         }
         log.info("%d of %d personal layers go on from %s", len(fits), len(template), folder)
         return {**template, **fits}  # type: ignore[dict-item]

@@ -22,16 +22,16 @@ READY = "ready"
 UPDATE = "update"
 DONE = "done"
 REFUSAL = "refusal"
+# Losses are clipped to this before they leave: they say how training goes, not what a meter read.
 LARGEST_LOSS = 100.0
-"""Losses are clipped to this before they leave: they say how training goes, not what a meter read.
-"""
 _LONGEST_REASON = 500
+# By kind of request, its facts and their types: one that asks for more is not understood.
 REQUESTS: dict[str, dict[str, type]] = {
     PLAN: {"agreement": str},
     TRAIN: {"agreement": str, "round": int, "base": str, "local_steps": int, "batch": int},
     END: {"agreement": str, "base": str},
 }
-"""By kind of request, its facts and their types: one that asks for more is not understood."""
+# By kind of answer, the facts that may leave a client, and their types.
 ANSWERS: dict[str, dict[str, type]] = {
     READY: {"client": str, "agreement": str, "num_windows": int},
     UPDATE: {
@@ -45,9 +45,8 @@ ANSWERS: dict[str, dict[str, type]] = {
     DONE: {"client": str, "run": str},
     REFUSAL: {"client": str, "reason": str},
 }
-"""By kind of answer, the facts that may leave a client, and their types."""
+# Shape and dtype of every shared param.
 Shapes = Mapping[str, tuple[tuple[int, ...], Any]]
-"""Shape and dtype of every shared param."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,11 @@ class Failure(NamedTuple):
     """What came instead of an answer."""
 
     reason: str
+    # Whether it is the client's own doing: then it counts as quarantined, and is not asked again in
+    # the round.
     is_fault: bool = False
-    """Whether it is the client's own doing: then it counts as quarantined, and is not asked again
-    in the round.
-    """
+    # That of no message.
     kind: None = None
-    """That of no message."""
 
 
 class Leak(PlflError):

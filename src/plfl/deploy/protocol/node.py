@@ -34,14 +34,13 @@ from plfl.deploy.protocol.policy import (
     guard_of,
 )
 from plfl.errors import BadInput, RunFailed
-from plfl.federate.federation import Plan
 from plfl.forecast.models import Params
 from plfl.storage import digest, write_json, write_text
 
 log = logging.getLogger("plfl")
 
+# What a client does at the end with the last shared params: tune, evaluate, publish, report.
 Finish = Callable[["Node", Params], None]
-"""What a client does at the end with the last shared params: tune, evaluate, publish, report."""
 
 
 @dataclass
@@ -50,10 +49,10 @@ class Node:
 
     client: str
     folder: Path
+    # This machine's own settings: its data, how a table is read, its cores.
     home: Config
-    """This machine's own settings: its data, how a table is read, its cores."""
+    # Reads and checks the meter's data.
     load: Callable[[Config], Loaded]
-    """Reads and checks the meter's data."""
     policy: Policy
     finish: Finish | None = None
 
@@ -97,7 +96,7 @@ class Node:
         return Commitment(agreement, config, self.client, self.folder, self.load, guard)
 
     def _agree(self, request: Message) -> Message:
-        """A plan that is refused leaves no trace: the one before goes on."""
+        # A plan that is refused leaves no trace: the one before goes on.
         agreement = Agreement.from_json(request.facts["agreement"])
         try:
             proposed = self._commit(agreement)
@@ -117,20 +116,17 @@ class Node:
         return Message(READY, {**facts, "num_windows": proposed.num_windows})
 
     def _knows(self, agreement: Agreement) -> bool:
-        """Whether this is the plan that was agreed to last."""
+        # Whether this is the plan that was agreed to last.
         with suppress(Refused):
             return self.agreed.agreement == agreement
         return False
 
     def _train(self, request: Message) -> Message:
-        self._check_agreed(request)
-        facts = request.facts
         agreed = self.agreed
-        _refuse_if(fault_of_training(agreed.config, facts, agreed.num_windows))
-        numbers = {name: facts[name] for name in Asked._fields if name in facts}
-        asked = Asked(run=agreed.agreement.run, **numbers)
-        plan = agreed.plan(asked.local_steps, asked.batch)
-        sent = self._sent_params(plan, request)
+        sent = self._sent_params(request)
+        _refuse_if(fault_of_training(agreed.config, request.facts, agreed.num_windows))
+        facts = {name: fact for name, fact in request.facts.items() if name != "agreement"}
+        asked = Asked(run=agreed.agreement.run, **facts)
         kept = agreed.last_round()
         if kept is None or kept.asked != asked:
             with self._counting("rounds"):
@@ -148,8 +144,7 @@ class Node:
         return Message(UPDATE, said, {name: np.asarray(kept.update[name]) for name in kept.update})
 
     def _end(self, request: Message) -> Message:
-        self._check_agreed(request)
-        sent = self._sent_params(self.agreed.plan(), request)
+        sent = self._sent_params(request)
         ended = f"{request.facts['agreement']} {request.facts['base']}"
         if self.finish is not None and self._counts()["ended"] != ended:
             with self._counting("ends"):
@@ -157,16 +152,14 @@ class Node:
             write_json(self.folder / COUNT_FILE, self._counts() | {"ended": ended})
         return Message(DONE, {"client": self.client, "run": self.agreed.agreement.run})
 
-    def _check_agreed(self, request: Message) -> None:
+    def _sent_params(self, request: Message) -> Params:
+        # The shared params that came, if they are what was agreed and what the request says.
         if request.facts["agreement"] != self.agreed.agreement.digest:
             raise Refused(
                 "the server's settings are not those that this client agreed to; it has to ask "
                 "again"
             )
-
-    def _sent_params(self, plan: Plan, request: Message) -> Params:
-        """The shared params that came, if they are what the request says."""
-        shapes = shared_shapes(plan)
+        shapes = shared_shapes(self.agreed.plan())
         if odd := sorted(set(request.arrays) ^ set(shapes)):
             raise Refused(
                 f"the server sent parameter {odd[0]!r}, or left it out, against what was agreed"
@@ -185,9 +178,8 @@ class Node:
 
     @contextmanager
     def _counting(self, name: str) -> Iterator[None]:
-        """Write down one more of its kind, before it is done: also one that is cut off, or that
-        nobody gets.
-        """
+        # Write down one more of its kind, before it is done: also one that is cut off, or that
+        # nobody gets.
         counts = self._counts()
         counts[name] += 1
         _refuse_if(fault_of_counts(self.policy, counts))
@@ -201,7 +193,7 @@ class Node:
             write_json(self.folder / COUNT_FILE, counts)
 
     def _counts(self) -> dict[str, Any]:
-        """What was answered so far, how much work it was today, and which end was the last."""
+        # What was answered so far, how much work it was today, and which end was the last.
         path = self.folder / COUNT_FILE
         today = time.strftime("%Y-%m-%d", time.gmtime())
         if not path.exists():

@@ -92,9 +92,8 @@ class OpenRound:
         self.times |= dict.fromkeys(good, round(self._elapsed(), 3))
 
     def _retry(self, client: str, said: Message | Failure, left: float) -> None:
-        """Ask a client that failed once more, if that may help; who lost its plan is told it again
-        first.
-        """
+        # Ask a client that failed once more, if that may help; who lost its plan is told it again
+        # first.
         self._tries[client] += 1
         if self._tries[client] > self.clients.terms.retries or client not in self.clients.here():
             self.waiting.discard(client)
@@ -106,7 +105,7 @@ class OpenRound:
 
 
 def _as_reply(client: str, said: Message) -> Reply:
-    """An update as the gate's door takes it; whatever is in it, the door judges."""
+    # An update as the gate's door takes it; whatever is in it, the door judges.
     facts = said.facts
     name = facts.get("client")
     return Reply(

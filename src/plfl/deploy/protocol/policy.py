@@ -24,8 +24,8 @@ from plfl.federate.federation import complete
 from plfl.federate.guard import Guard
 from plfl.recipes import make_recipe
 
+# Settings in which a server may ask for less than the recipe's.
 _AT_MOST = ("local_steps", "batch")
-"""Settings in which a server may ask for less than the recipe's."""
 
 
 def fault_of_request(policy: Policy, request: Message) -> str | None:
@@ -46,12 +46,11 @@ def fault_of_request(policy: Policy, request: Message) -> str | None:
 
 
 def _fault_of_floors(policy: Policy, facts: Mapping[str, Any]) -> str | None:
-    """What is wrong with how little training is asked for.
-
-    The draws of a round begin alike whatever their number is: updates on 80 and on 81 windows
-    differ by the gradient of one window. With whole multiples of the floor, any difference is that
-    of at least so many windows.
-    """
+    # What is wrong with how little training is asked for.
+    #
+    # The draws of a round begin alike whatever their number is: updates on 80 and on 81 windows
+    # differ by the gradient of one window. With whole multiples of the floor, any difference is
+    # that of at least so many windows.
     floors = {"batch": policy.min_batch, "local_steps": policy.min_local_steps, "round": 1}
     for name, least in floors.items():
         if facts[name] < least:
@@ -89,7 +88,7 @@ def agreed_settings(config: Config) -> dict[str, Any]:
 
 
 def _differing(config: Config, own: Config) -> Iterator[str]:
-    """Settings that go beyond a client's own."""
+    # Settings that go beyond a client's own.
     for name in Config.model_fields:
         if name not in FREE | AT_HOME | {*_AT_MOST} and getattr(config, name) != getattr(own, name):
             yield name
@@ -99,7 +98,7 @@ def _differing(config: Config, own: Config) -> Iterator[str]:
 
 
 def _show(value: object) -> str:
-    """A value as TOML has it, or nearly; never long, since a server chose it."""
+    # A value as TOML has it, or nearly; never long, since a server chose it.
     if isinstance(value, tuple):
         return f"[{', '.join(_show(each) for each in value)}]"[:80]
     return (
