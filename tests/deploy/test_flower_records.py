@@ -2,7 +2,8 @@
 
 import hashlib
 import io
-import json
+import sys
+import time
 import types
 import zipfile
 
@@ -95,26 +96,29 @@ def test_a_task_that_was_given_up_does_not_end_who_works_on_it(answer, is_over):
     assert sign_of_life(Runtime(answer))() is is_over  # what is not over is tried again
 
 
-def test_signs_of_life_come_more_often_than_flowers_own():
-    module = types.ModuleType("flwr.heartbeat")
+def test_signs_of_life_come_more_often_than_flowers_own(monkeypatch):
+    module = types.ModuleType("flwr.newer")
     module.HEARTBEAT_DEFAULT_INTERVAL = 30
-    private.beat_faster(module)
+    monkeypatch.setitem(sys.modules, "flwr.newer", module)
+    private.beat_faster("flwr.newer")
     assert private.HEARTBEAT == module.HEARTBEAT_DEFAULT_INTERVAL
-
-
-OTHER_FLOWER = types.ModuleType("flwr.other")
-OTHER_FLOWER.pull_objects = lambda object_ids: {}
 
 
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        (private.beat_faster, "flwr.other.HEARTBEAT_DEFAULT_INTERVAL"),
-        (lambda module: private.give_up_after(60.0, module), "flwr.other.pull_objects"),
-        (lambda _: private.quicken(json), "the SuperNode's loop"),
-        (lambda module: private.become_serverapp(module, 1), "HttpGrid or TaskIdentity"),
+        (lambda: private.beat_faster("flwr.moved"), "flwr.moved.HEARTBEAT_DEFAULT_INTERVAL"),
+        (lambda: private.beat_faster("flwr.newer"), "flwr.newer.HEARTBEAT_DEFAULT_INTERVAL"),
+        (lambda: private.give_up_after(60.0, "flwr.newer"), "flwr.newer.pull_objects"),
+        (lambda: private.quicker(time), "the loop in flwr.newer"),
+        (lambda: private.become_serverapp(time, 1), "HttpGrid or TaskIdentity"),
     ],
 )
-def test_a_flower_that_has_moved_a_private_part_is_noticed_by_its_name(change, part):
+def test_a_flower_that_has_moved_a_private_part_is_noticed_by_its_name(change, part, monkeypatch):
+    newer = types.ModuleType("flwr.newer")
+    newer.pull_objects = lambda object_ids: {}
+    monkeypatch.setitem(sys.modules, "flwr.newer", newer)
+    monkeypatch.setattr(private, "_LOOP", "flwr.newer")
+    monkeypatch.setattr("inspect.getsource", lambda module: "while True: time.sleep(4)")
     with pytest.raises(RunFailed, match=rf"plfl knows: {part} is .*gone; pip install 'flwr~=1.41'"):
-        change(OTHER_FLOWER)
+        change()

@@ -14,22 +14,14 @@ from collections.abc import Callable
 from functools import cache
 
 import httpx
+from flwr.app import ConfigRecord, RecordDict
+from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
+from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
 
 from plfl._version import __version__
 from plfl.deploy.protocol.codec import Malformed, decode, encode
 from plfl.deploy.protocol.messages import Message
-from plfl.errors import BadInput
-
-try:
-    from flwr.app import ConfigRecord, RecordDict
-    from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
-    from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
-    from flwr.supercore.runtime import RuntimeHttpClient
-except ImportError:
-    raise BadInput(
-        "a real federation needs the package flwr, which is not installed",
-        "pip install 'plfl[flower]'",
-    ) from None
 
 _RECORD = "plfl"
 _TEXT = "text"

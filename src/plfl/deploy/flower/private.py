@@ -8,11 +8,16 @@ update into a file.
 import inspect
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from plfl.errors import RunFailed
 
@@ -29,6 +34,7 @@ _SHORTEST_WAIT = 0.25
 _LONGEST_WAIT = 3.0
 _WAITED_SHARE = 0.1
 _REPLY_WAIT = 0.05
+_LOOP = "flwr.supernode.start_client_internal"
 
 
 def require(is_known: bool, part: str) -> None:
@@ -40,67 +46,80 @@ def require(is_known: bool, part: str) -> None:
         )
 
 
-def put(module: Any, name: str, make: Callable[[Any], Any], *parameters: str) -> None:
-    """Put what is made of a part of a module in its place; a function has these parameters."""
+def put(part: str, make: Callable[[Any], Any], *parameters: str) -> None:
+    """Put what is made of a part of Flower (module and name) in its place; a function has these
+    parameters.
+    """
+    path, _, name = part.rpartition(".")
+    module: Any = None
+    with suppress(ImportError):
+        module = import_module(path)
     before = getattr(module, name, None)
     known = inspect.signature(before).parameters if parameters and before else {}
-    require(before is not None and set(parameters) <= set(known), f"{module.__name__}.{name}")
+    require(before is not None and set(parameters) <= set(known), part)
     setattr(module, name, make(before))
 
 
-def beat_faster(*modules: Any) -> None:
+def beat_faster(*modules: str) -> None:
     """Let modules of Flower count with our seconds between signs of life."""
     for module in modules:
-        put(module, "HEARTBEAT_DEFAULT_INTERVAL", lambda seconds: HEARTBEAT)
+        put(f"{module}.HEARTBEAT_DEFAULT_INTERVAL", lambda seconds: HEARTBEAT)
 
 
-def give_up_after(seconds: float, module: Any) -> None:
+def give_up_after(seconds: float, module: str) -> None:
     """Let a module wait so long for the content of a message."""
-    put(module, "pull_objects", lambda pull: partial(pull, max_time=seconds), "max_time")
+    put(f"{module}.pull_objects", lambda pull: partial(pull, max_time=seconds), "max_time")
 
 
 def prepare_executor() -> None:
     """For the process that answers."""
-    from flwr.supercore import heartbeat
-    from flwr.supercore.inflatable import inflatable_utils
-
-    give_up_after(_EXECUTOR_PULLS, inflatable_utils)
-    beat_faster(heartbeat)
+    give_up_after(_EXECUTOR_PULLS, "flwr.supercore.inflatable.inflatable_utils")
+    beat_faster("flwr.supercore.heartbeat")
 
 
 def prepare_superlink() -> None:
     """Let a SuperLink write down who its nodes are and which messages there are, and never what is
     in them.
     """
-    from flwr.superlink import config_loader
 
     def make_in_memory(factory: Any) -> Any:
         in_memory = factory()
         return lambda database: in_memory
 
-    put(config_loader, "ObjectStoreFactory", make_in_memory)
+    put("flwr.superlink.config_loader.ObjectStoreFactory", make_in_memory)
 
 
 def prepare_supernode(plain_key: str | None) -> None:
     """Let a SuperNode ask for messages more often while there are some, and less often when nothing
     happens; and sign with a key although there is no TLS, which Flower refuses.
     """
-    import flwr.supernode.start_client_internal as loop
-    from flwr.supercore import heartbeat
-    from flwr.supercore.corestate import in_memory_corestate
-    from flwr.supernode import fleet_http_connection
+    beat_faster(
+        "flwr.supercore.heartbeat",
+        "flwr.supercore.corestate.in_memory_corestate",
+        "flwr.supernode.fleet_http_connection",
+    )
+    give_up_after(_SUPERNODE_PULLS, _LOOP)
+    put(f"{_LOOP}.time", quicker)
+    if plain_key is None:
+        return
+    private = load_ssh_private_key(Path(plain_key).read_bytes(), None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    pair = (private, private.public_key())
 
-    beat_faster(heartbeat, in_memory_corestate, fleet_http_connection)
-    give_up_after(_SUPERNODE_PULLS, loop)
-    quicken(loop)
-    if plain_key is not None:
-        _authenticate_plainly(loop, plain_key)
+    def with_key(connect: Any) -> Any:
+        return lambda address, insecure, root, _, *more: connect(
+            address, insecure, root, pair, *more
+        )
+
+    put(f"{_LOOP}.http_request_response", with_key, "authentication_keys")
 
 
-def quicken(module: Any) -> None:
-    """Replace the fixed waits of a SuperNode's loop: 3 s without a message, 0.5 s for an answer."""
-    source = inspect.getsource(module)
-    require("time.sleep(3)" in source and "time.sleep(0.5)" in source, "the SuperNode's loop")
+def quicker(own: Any) -> Any:
+    """Time for a SuperNode's loop, whose waits are fixed: 3 s without a message, 0.5 s for an
+    answer.
+    """
+    source = inspect.getsource(import_module(_LOOP))
+    require("time.sleep(3)" in source and "time.sleep(0.5)" in source, f"the loop in {_LOOP}")
     last = time.monotonic()
 
     def sleep(seconds: float) -> None:
@@ -113,24 +132,8 @@ def quicken(module: Any) -> None:
             seconds = _REPLY_WAIT
         time.sleep(seconds)
 
-    others = {name: getattr(time, name) for name in dir(time) if name[0] != "_"}
-    put(module, "time", lambda own: SimpleNamespace(**others | {"sleep": sleep}))
-
-
-def _authenticate_plainly(module: Any, key: str) -> None:
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-
-    private = load_ssh_private_key(Path(key).read_bytes(), None)
-    assert isinstance(private, ec.EllipticCurvePrivateKey)
-    pair = (private, private.public_key())
-
-    def with_key(connect: Any) -> Any:
-        return lambda address, insecure, root, _, *rest: connect(
-            address, insecure, root, pair, *rest
-        )
-
-    put(module, "http_request_response", with_key, "authentication_keys")
+    others = {name: getattr(own, name) for name in dir(own) if name[0] != "_"}
+    return SimpleNamespace(**others | {"sleep": sleep})
 
 
 def become_serverapp(grid: Any, run_id: int) -> Any:

@@ -9,11 +9,9 @@ import signal
 import sys
 import threading
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 from plfl.deploy.flower import private
-from plfl.errors import BadInput
 
 PARENT = "PLFL_PARENT"  # the variable with the id of the process that started this one
 _GRACE = 5.0
@@ -23,11 +21,6 @@ def environment(folder: Path) -> dict[str, str]:
     """The variables of a process that imports Flower: its files below `folder`, no telemetry, no
     look for updates.
     """
-    if find_spec("flwr") is None:
-        raise BadInput(
-            "a real federation needs the package flwr, which is not installed",
-            "pip install 'plfl[flower]'",
-        )
     given = dict(os.environ)
     direct = {
         name: f"{given[name]},127.0.0.1,localhost" if given.get(name) else "127.0.0.1,localhost"
@@ -70,12 +63,10 @@ def main() -> None:
     else:
         from flwr.supernode.cli import flower_supernode as run
 
-        plain_key = None
-        if "--plain-key" in options:
-            at = options.index("--plain-key")
-            plain_key = options[at + 1]
-            del options[at : at + 2]
-        private.prepare_supernode(plain_key)
+        *options, mark, plain_key = options
+        is_plain = mark == "--plain-key"
+        private.prepare_supernode(plain_key if is_plain else None)
+        options += [] if is_plain else [mark, plain_key]
     sys.argv = [f"flower-{role}", *options]
     run()
 

@@ -83,14 +83,13 @@ class FlowerWire:
         self._enrolled_at = self._looked_at = -math.inf
         self._online: tuple[str, ...] = ()
 
-    def open(self, seconds: float) -> "FlowerWire":
+    def open(self, seconds: float) -> None:
         """Wait for the SuperLink, register the roster's keys and start a run."""
         self.link.wait(seconds)
         self._enrol()
         self._session = self.link.begin()
         self._cut = self.cut()
         threading.Thread(target=self._fetch, name="wire", daemon=True).start()
-        return self
 
     def close(self) -> None:
         """End the run."""
@@ -197,13 +196,12 @@ class FlowerWire:
                 self._note_cut()
                 now = time.monotonic()
                 with self._lock:
-                    for name in [n for n, each in self._waiting.items() if each.until <= now]:
-                        del self._waiting[name]
-                    wanted = [n for n, each in self._waiting.items() if not each.is_in_flight]
-                    for name in wanted:
-                        self._waiting[name].is_in_flight = True
-                for name in wanted:
-                    pool.submit(self._fetch_one, name)
+                    held = self._waiting.items()
+                    self._waiting = {name: each for name, each in held if each.until > now}
+                    for name, request in self._waiting.items():
+                        if not request.is_in_flight:
+                            request.is_in_flight = True
+                            pool.submit(self._fetch_one, name)
 
     def _note_cut(self) -> None:
         # Give up answers that the front has not let pass.

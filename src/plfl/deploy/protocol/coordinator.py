@@ -140,7 +140,7 @@ class Coordinator:
 
     def _save(self) -> None:
         snapshot = checkpoint.Snapshot(
-            state=FederationState(jax.tree.map(np.asarray, self.state), ()),  # type: ignore[arg-type]
+            state=FederationState(self.state, ()),  # type: ignore[arg-type]
             ids=(),
             scalers=(),
             round_index=len(self.history),
@@ -330,13 +330,13 @@ class Coordinator:
     def _say_who_rests(self) -> None:
         row = self.history[-1]
         self.rests = find_rests(self.history)
+        faulty = {*row["stalled"], *(bad["client"] for bad in row["quarantined"])}
         for bad in row["quarantined"]:
             facts = (row["round"], bad["client"], bad["reason"])
             log.warning("round %d: the update of %s does not count: %s", *facts)
-        for client in {*row["stalled"], *(bad["client"] for bad in row["quarantined"])}:
-            if rest := self.rests.get(client):
-                again = "%s rests, and is asked again in round %d: %s"
-                log.warning(again, client, rest.until, rest.why)
+        for client in faulty & set(self.rests):
+            facts = (client, self.rests[client].until, self.rests[client].why)
+            log.warning("%s rests, and is asked again in round %d: %s", *facts)
 
     def _part(self) -> None:
         # Give the last shared params to every client that is there.

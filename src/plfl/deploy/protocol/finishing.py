@@ -30,7 +30,8 @@ def finish(node: Node, sent: Params) -> None:
     state = own_state(node, federation, sent)
     result = conclude(federation, node.folder, state, _history(node))
     own = next(client for client in result.clients if client.id == node.client)
-    log.info("done: test MASE %s; %s has the report", _show(own.mase), node.folder / "report.html")
+    mase = "undefined" if own.mase is None else f"{own.mase:.3f}"
+    log.info("done: test MASE %s; %s has the report", mase, node.folder / "report.html")
 
 
 def own_state(node: Node, federation: Federation, sent: Params) -> FederationState:
@@ -46,17 +47,14 @@ def own_state(node: Node, federation: Federation, sent: Params) -> FederationSta
 def _history(node: Node) -> list[dict[str, Any]]:
     # What this client knows of the rounds: its last one.
     kept = node.agreed.last_round()
-    row: dict[str, Any] = {
-        "round": node.agreed.config.rounds if kept is None else kept.asked.round,
-        "loss": None if kept is None or not np.isfinite(kept.loss) else kept.loss,
-        "validation_mase": None,
-        "num_asked": 1,
-        "num_accepted": int(kept is not None),
-        "seconds": 0.0,
-        "quarantined": [],
-    }
-    return [row]
-
-
-def _show(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.3f}"
+    return [
+        {
+            "round": node.agreed.config.rounds if kept is None else kept.asked.round,
+            "loss": None if kept is None or not np.isfinite(kept.loss) else kept.loss,
+            "validation_mase": None,
+            "num_asked": 1,
+            "num_accepted": int(kept is not None),
+            "seconds": 0.0,
+            "quarantined": [],
+        }
+    ]

@@ -15,26 +15,20 @@ import numpy as np
 
 from plfl.errors import PlflError
 
-PLAN = "plan"
-TRAIN = "train"
-END = "end"
-READY = "ready"
-UPDATE = "update"
-DONE = "done"
-REFUSAL = "refusal"
 # Losses are clipped to this before they leave: they say how training goes, not what a meter read.
 LARGEST_LOSS = 100.0
 _LONGEST_REASON = 500
 # By kind of request, its facts and their types: one that asks for more is not understood.
 REQUESTS: dict[str, dict[str, type]] = {
-    PLAN: {"agreement": str},
-    TRAIN: {"agreement": str, "round": int, "base": str, "local_steps": int, "batch": int},
-    END: {"agreement": str, "base": str},
+    "plan": {"agreement": str},
+    "train": {"agreement": str, "round": int, "base": str, "local_steps": int, "batch": int},
+    "end": {"agreement": str, "base": str},
 }
+PLAN, TRAIN, END = REQUESTS
 # By kind of answer, the facts that may leave a client, and their types.
 ANSWERS: dict[str, dict[str, type]] = {
-    READY: {"client": str, "agreement": str, "num_windows": int},
-    UPDATE: {
+    "ready": {"client": str, "agreement": str, "num_windows": int},
+    "update": {
         "client": str,
         "run": str,
         "round": int,
@@ -42,9 +36,10 @@ ANSWERS: dict[str, dict[str, type]] = {
         "num_windows": int,
         "loss": float,
     },
-    DONE: {"client": str, "run": str},
-    REFUSAL: {"client": str, "reason": str},
+    "done": {"client": str, "run": str},
+    "refusal": {"client": str, "reason": str},
 }
+READY, UPDATE, DONE, REFUSAL = ANSWERS
 # Shape and dtype of every shared param.
 Shapes = Mapping[str, tuple[tuple[int, ...], Any]]
 

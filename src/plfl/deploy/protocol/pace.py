@@ -25,10 +25,10 @@ _SHORTEST_PACE = 1.6
 # How many times as long as answers take, or its own did, a round waits for a client with a fault.
 _SECOND_CHANCE = 1.2
 _RECENT_ROUNDS = 5
-# Rounds.
-LONGEST_REST = 32
+LONGEST_REST = 32  # rounds
 # Faults from which on a client rests, and beyond which none is counted, so that it can come back.
-_FIRST_REST_AT, _MOST_FAULTS = 2, 2 + LONGEST_REST.bit_length() - 1
+_FIRST_REST_AT = 2
+_MOST_FAULTS = _FIRST_REST_AT + LONGEST_REST.bit_length() - 1
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def pace_of(times: Sequence[float]) -> float:
     >>> pace_of([2.0, 9.0, 3.0]), pace_of([2.0]), pace_of([])
     (3.0, 2.0, 0.0)
     """
-    return sorted([0.0, *times])[-2:][0] if len(times) > 1 else max(times, default=0.0)
+    return sorted([0.0, *times])[-2] if len(times) > 1 else max(times, default=0.0)
 
 
 def look_back(history: Sequence[Mapping[str, Any]]) -> Past:
