@@ -202,9 +202,8 @@ class Child:
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Ask it to end."""
-        if self.process is not None and self.process.poll() is None:
-            with suppress(ProcessLookupError):
-                self.process.send_signal(number)
+        if self.process is not None:
+            self.process.send_signal(number)
 
     def finish(self, seconds: float) -> int:
         """Its exit status, after so many seconds at the latest, and with its last lines read."""
