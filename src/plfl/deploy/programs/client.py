@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from plfl.deploy.files import certificates
-from plfl.deploy.files.inspection import PLAN_FILE
+from plfl.deploy.files.runs import PLAN_FILE
 from plfl.deploy.files.settings import ClientSettings, read_client
 from plfl.deploy.flower.process import environment
 from plfl.deploy.programs.preflight import Unproven, check_server
