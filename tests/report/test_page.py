@@ -13,7 +13,7 @@ import pytest
 
 from plfl.errors import BadInput, Damaged
 from plfl.report.page import write_report
-from plfl.report.run_page import MAX_CHARTED_CLIENTS
+from plfl.report.pages.clients import MAX_CHARTED_CLIENTS
 from report.stored import Outline, client, write_run
 
 

@@ -15,6 +15,8 @@ import numpy as np
 
 from plfl.data.zones import utc_offset
 from plfl.errors import Damaged
+from plfl.forecast.baselines.repetitions import REPEATS, repeat
+from plfl.forecast.metrics import mase, mean_defined
 from plfl.report.files import missing
 
 if TYPE_CHECKING:
@@ -22,50 +24,40 @@ if TYPE_CHECKING:
 
 DAY = 24 * 60  # minutes
 _COLUMNS = ["unique_id", "ds", "y", "plfl", "persistence"]
-_REPEATS = {"yesterday": 1, "last week": 7}  # days
-_LOW, _HIGH = "plfl-lo-", "plfl-hi-"
+_LOW = "plfl-lo-"
+_HIGH = "plfl-hi-"
 
 
-@dataclass
 class HourErrors:
     """Sums over the readings of one client, by local hour."""
 
-    counts: np.ndarray
-    """(hours,)"""
-    forecast: np.ndarray
-    """(hours,) absolute errors"""
-    persistence: np.ndarray
-    load: float = 0.0
-    """Sum of the absolute load."""
-
-    @classmethod
-    def none(cls) -> "HourErrors":
-        """Before the first reading."""
-        return cls(np.zeros(24), np.zeros(24), np.zeros(24))
+    def __init__(self) -> None:
+        self.counts = np.zeros(24)
+        self.errors = np.zeros((2, 24))
+        """Absolute errors of the forecast and of persistence."""
+        self.load = 0.0
+        """Sum of the absolute load."""
 
     def add(self, hours: np.ndarray, series: np.ndarray) -> None:
         """Count in (time, actual, forecast, persistence, ...) x readings; what is not finite does
         not count.
         """
         known = np.isfinite(series[:4]).all(axis=0)
-        _, actual, forecast, persistence = series[:4, known]
-        hours = hours[known]
-        self.counts += np.bincount(hours, minlength=24)
-        self.forecast += np.bincount(hours, np.abs(forecast - actual), minlength=24)
-        self.persistence += np.bincount(hours, np.abs(persistence - actual), minlength=24)
+        actual = series[1, known]
+        self.counts += np.bincount(hours[known], minlength=24)
+        for own, forecast in zip(self.errors, series[2:4, known], strict=True):
+            own += np.bincount(hours[known], np.abs(forecast - actual), minlength=24)
         self.load += float(np.abs(actual).sum())
 
     def means(self) -> np.ndarray:
         """(2, hours) mean absolute error of the forecast and of persistence; NaN in hours without
         readings.
         """
-        sums = np.stack([self.forecast, self.persistence])
-        return np.divide(sums, self.counts, out=np.full((2, 24), np.nan), where=self.counts > 0)
+        return _divide(self.errors, self.counts)
 
-    def relative(self) -> np.ndarray | None:
-        """The same, relative to the mean absolute load; None where that is zero."""
-        num_readings = self.counts.sum()
-        return self.means() * (num_readings / self.load) if self.load > 0 else None
+    def relative(self) -> np.ndarray:
+        """The same, relative to the mean absolute load; NaN where that is zero."""
+        return self.means() * _divide(self.counts.sum(), np.array(self.load))
 
 
 @dataclass(frozen=True)
@@ -89,15 +81,10 @@ class Forecasts:
         """(2, hours) relative errors of forecast and persistence, mean over clients; and how many
         clients.
         """
-        relative = [
-            errors for client in self.hours.values() if (errors := client.relative()) is not None
-        ]
-        total, count = np.zeros((2, 24)), np.zeros((2, 24))
-        for errors in relative:
-            known = np.isfinite(errors)
-            total[known] += errors[known]
-            count += known
-        return np.divide(total, count, out=np.full((2, 24), np.nan), where=count > 0), len(relative)
+        errors = [client.relative() for client in self.hours.values() if client.load > 0]
+        found = np.array(errors).reshape(len(errors), 2, 24)
+        known = np.isfinite(found)
+        return _divide(np.where(known, found, 0).sum(axis=0), known.sum(axis=0)), len(errors)
 
 
 def read_forecasts(
@@ -117,9 +104,8 @@ def read_forecasts(
     repeats = _Repeats(interval, leads)
     for client, series in _read_pieces(path, [*_COLUMNS, *ends]):
         repeats.add(client, series[:2])
-        hours.setdefault(client, HourErrors.none()).add(
-            _local_hours(series[0], zones.get(client)), series
-        )
+        local = _local_hours(series[0], zones.get(client))
+        hours.setdefault(client, HourErrors()).add(local, series)
         if client in parts:
             parts[client].append(series)
     weeks = {
@@ -134,62 +120,57 @@ class _Repeats:
     """MASE of repetitions by lead, client after client as the file has them."""
 
     def __init__(self, interval: float, leads: Sequence[float]) -> None:
-        self.interval, self.leads = interval, [round(lead / interval) for lead in leads]
-        self.found: list[np.ndarray] = []
-        self.owner, self.pieces = "", list[np.ndarray]()
+        self.interval = interval
+        self.leads = [round(lead / interval) for lead in leads]
+        self.scores: dict[str, list[list[float | None]]] = {
+            name: [] for name, days in REPEATS.items() if days is not None
+        }
+        self.owner = ""
+        self.pieces: list[np.ndarray] = []
 
     def add(self, client: str, series: np.ndarray) -> None:
         """Count in (time, actual) x readings of a client."""
-        if not self.leads:
-            return
         if client != self.owner:
             self._close()
             self.owner = client
-        self.pieces.append(series)
+        if self.leads:
+            self.pieces.append(series)
 
     def _close(self) -> None:
-        if self.pieces:
-            times, actual = np.concatenate(self.pieces, axis=1)
-            places = np.round((times - times.min()) / self.interval).astype(np.int64)
-            load = np.full(places.max() + 1, np.nan)
-            load[places] = actual
-            day = round(DAY / self.interval)
-            self.found.append(
-                np.array(
-                    [
-                        [_repeat_mase(load, h, n * day) for h in self.leads]
-                        for n in _REPEATS.values()
-                    ]
-                )
-            )
+        if not self.pieces:
+            return
+        times, actual = np.concatenate(self.pieces, axis=1)
+        places = np.round((times - times.min()) / self.interval).astype(np.int64)
+        load = np.full(places.max() + 1, np.nan)
+        load[places] = actual
+        for name, scores in self.scores.items():
+            scores.append([self._score(load, lead, REPEATS[name]) for lead in self.leads])
         self.pieces = []
+
+    def _score(self, load: np.ndarray, lead: int, days: int | None) -> float | None:
+        origins = np.arange(len(load) - lead)
+        series = (
+            load[origins + lead],
+            repeat(load, origins, lead, round(DAY / self.interval), days),
+            load[origins],
+        )
+        known = np.isfinite(series).all(axis=0)
+        return mase(*(values[known] for values in series))
 
     def means(self) -> dict[str, list[float | None]]:
         """By name, the mean at each lead over the clients that have one."""
         self._close()
-        if not self.found:
-            return {}
-        scores = np.stack(self.found)  # (clients, repeats, leads)
-        known = np.isfinite(scores)
-        count = known.sum(axis=0)
-        means = np.where(known, scores, 0).sum(axis=0) / np.maximum(count, 1)
         return {
-            name: [float(mean) if num else None for mean, num in zip(row, nums, strict=True)]
-            for name, row, nums in zip(_REPEATS, means, count, strict=True)
+            name.replace("_", " "): [mean_defined(own) for own in zip(*scores, strict=True)]
+            for name, scores in self.scores.items()
+            if scores
         }
 
 
-def _repeat_mase(load: np.ndarray, lead: int, back: int) -> float:
-    """The error of repeating the load so many intervals before, relative to persistence at a lead;
-    NaN if undefined.
-    """
-    back *= -(-lead // back)  # what is repeated is over at the origin
-    if back >= len(load):
-        return np.nan
-    actual, repeated, last = load[back:], load[:-back], load[back - lead : len(load) - lead]
-    known = np.isfinite(actual + repeated + last)
-    naive = np.abs(actual - last)[known].sum()
-    return float(np.abs(actual - repeated)[known].sum() / naive) if naive > 0 else np.nan
+def _divide(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Sums by counts; NaN where nothing was counted."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(counts > 0, np.divide(sums, counts), np.nan)
 
 
 @contextmanager
@@ -223,15 +204,11 @@ def _read_pieces(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, np.n
 
     with _opened(path) as file:
         for batch in file.iter_batches(columns=list(columns)):
-            owners, names = (
-                np.asarray(batch["unique_id"].indices),
-                batch["unique_id"].dictionary.to_pylist(),
-            )
-            minutes = (
-                np.asarray(batch["ds"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())) / 60_000
-            )
+            owners = np.asarray(batch["unique_id"].indices)
+            names = batch["unique_id"].dictionary.to_pylist()
+            stamps = batch["ds"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
             values = [np.asarray(batch[name]).astype(np.float64) for name in columns[2:]]
-            series = np.stack([minutes, *values])
+            series = np.stack([np.asarray(stamps) / 60_000, *values])
             for code in np.unique(owners):
                 yield names[code], series[:, owners == code]
 

@@ -1,0 +1,104 @@
+"""The folds of a study: who wins in other parts of the time, beside the single split.
+
+In every fold each level is represented by its own point with the lowest validation MASE, so that
+nothing after the fold's end has a say in anything.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from plfl.report.charts.rows import Mark, Row, ratio_rows
+from plfl.report.grid import WINNER, Contender, Source, StoredStudy
+from plfl.report.pages.study_figures import SIGNS
+from plfl.report.tables import Cell, behind, left, mean_cell, mean_of, table
+from plfl.report.words import DASH, number, ratio
+
+Part = Contender | None
+"""Who stands for a level in one part of the time; None where validation MASE is undefined."""
+
+
+def mean_of_part(part: Part) -> float | None:
+    """Test MASE in one part of the time, mean over seeds."""
+    return part.point.mean("mase_mean") if part else None
+
+
+def mean_over(parts: Sequence[Part]) -> Cell:
+    """The mean over parts and seeds."""
+    values = [value for one in parts for value in (one.point.seeds("mase_mean") if one else [None])]
+    return mean_cell(
+        values, [path for one in parts if one for path in one.point.paths("mase_mean")]
+    )
+
+
+def spread(parts: Sequence[Part]) -> float | None:
+    """The standard deviation of the parts' means, as of a sample; None for one part, or where a
+    mean is undefined.
+    """
+    means = [mean_of_part(part) for part in parts]
+    return (
+        None if None in means or len(means) < 2 else float(np.std(np.array(means, float), ddof=1))
+    )
+
+
+def draw_folds(study: StoredStudy, source: Source) -> dict[str, Any]:
+    """A row for the single split, for each fold and for their mean, with a mark for each
+    contender.
+    """
+    tracks = study.through_time(source)
+    parts = [source, *(fold.sources[source.index] for fold in study.folds)]
+    names = ["single split", *(f"{part.stored['test'][0][:10]} on" for part in parts[1:])]
+    means = {who: list(map(mean_of_part, track)) for who, track in tracks.items()}
+    means = {who: [*values, mean_of(values[1:])] for who, values in means.items()}
+    styles = {who: next((one.style for one in track if one), 0) for who, track in tracks.items()}
+    rows = [
+        _row(name, {who: values[k] for who, values in means.items()}, styles)
+        for k, name in enumerate([*names, "mean of folds"])
+    ]
+    said = [f"{who} {ratio(own[0])}, mean of folds {ratio(own[-1])}" for who, own in means.items()]
+    label = f"Test MASE on {source.label}, single split and folds: {'; '.join(said)}."
+    return {
+        "title": source.label,
+        "caption": "",
+        "chart": ratio_rows(rows, label=label),
+        "table": behind(_table(source.label, parts, tracks)),
+    }
+
+
+def _row(name: str, values: dict[str, float | None], styles: dict[str, int]) -> Row:
+    """A part of the time; at its right, the lowest."""
+    known = {who: value for who, value in values.items() if value is not None}
+    marks = [
+        Mark(
+            value,
+            "bad" if value > 1 else f"l{styles[who]}",
+            SIGNS[styles[who]],
+            f"{name}, {who}: {ratio(value)}",
+        )
+        for who, value in known.items()
+    ]
+    best = min(known, key=lambda who: known[who], default="")
+    return Row(name, marks, f"{best} {ratio(known.get(best))}".removeprefix(f"{WINNER} "))
+
+
+def _table(label: str, parts: Sequence[Source], tracks: dict[str, list[Part]]) -> Markup:
+    head = ["part", "tested from (UTC)", "to", "clients"]
+    rows: list[list[str | Cell]] = [
+        [
+            f"fold {k}" if k else "single split",
+            *(left(time[:10]) for time in part.stored["test"]),
+            f"{len(part.stored['clients']):,}",
+        ]
+        for k, part in enumerate(parts)
+    ]
+    rows += [["mean of folds", "", "", ""], ["standard deviation", "", "", ""]]
+    for who, track in tracks.items():
+        head += [who, "with"]
+        cells = [*(mean_over([one]) for one in track), mean_over(track[1:])]
+        cells.append(Cell(number(spread(track[1:]))))
+        details = [*(left(one.detail if one else DASH) for one in track), Cell(""), Cell("")]
+        for row, *added in zip(rows, cells, details, strict=True):
+            row += added
+    return table(head, rows, label=f"of the folds of {label}")

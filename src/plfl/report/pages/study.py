@@ -1,0 +1,288 @@
+"""The page of a study: who wins first, in words and with an interval; then the settings.
+
+The figures between them are in study_figures.py and gains.py, the words in study.html. Everything
+comes from result.json; nothing is trained.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from plfl.report.charts.rows import Bar, Mark, Row, interval_chart
+from plfl.report.grid import WINNER, Duel, Source, StoredStudy, name_value
+from plfl.report.pages.clients import draw_clients, rank, read_clients, say_hidden
+from plfl.report.pages.folds import draw_folds, mean_over, spread
+from plfl.report.pages.gains import draw_gains, results_table
+from plfl.report.pages.study_figures import (
+    SIGNS,
+    draw_curves,
+    draw_loads,
+    draw_maps,
+    draw_traffic,
+    say_axes,
+)
+from plfl.report.pages.verdict import (
+    name_rivals,
+    say_difference,
+    say_folds,
+    say_interval,
+    say_method,
+    say_verdict,
+)
+from plfl.report.render import render_page
+from plfl.report.tables import MAX_FINDINGS, Cell, behind, mean_of, table
+from plfl.report.words import DASH, amount, count, counted, duration, listed, number, ratio
+
+_MAX_SAID = 3  # rivals of a source in its tile
+_MARKS = {"beats": "●", "loses to": "▲", "unclear": "○"}
+_KINDS = {"beats": "good", "loses to": "bad"}
+_DUEL_HEAD = [
+    "source",
+    "ours",
+    "rival",
+    "our MASE",
+    "rival’s MASE",
+    "difference",
+    "in %",
+    "95 % interval",
+    "outcome",
+    "clients",
+    "left out",
+]
+
+
+def make_page(folder: Path, result: dict[str, Any]) -> str:
+    """The HTML of a study's page."""
+    study = StoredStudy(result)
+    outcomes = {duel.found.outcome for duel in study.duels}
+    weeks = [
+        _read_week(folder, study, source)
+        for source in study.sources
+        if source.focus and source.stored.get("forecasts")
+    ]
+    return render_page(
+        "study.html",
+        name=" · ".join(dict.fromkeys([result["study"]["name"], folder.resolve().name])),
+        facts=_say_facts(study),
+        kind="good" if outcomes == {"beats"} else "bad" if "loses to" in outcomes else "",
+        verdict=say_verdict(study),
+        tiles=[_tile(study, source) for source in study.sources],
+        traffic_tile=_traffic_tile(study),
+        duels=_draw_duels(study),
+        method=say_method(study),
+        has_levels=study.has_levels,
+        contenders={
+            one.name if study.has_levels else one.short: (one.style, SIGNS[one.style])
+            for source in study.sources
+            for one in source.contenders
+        },
+        folds=[draw_folds(study, source) for source in study.sources] if study.folds else [],
+        folds_said=say_folds(study) if study.folds else "",
+        num_blocks=len(study.folds) + 1,
+        loads=[draw_loads(source, len(study.sources)) for source in study.sources],
+        traffic=draw_traffic(study),
+        axes=say_axes(study),
+        maps=[draw_maps(study, source) for source in study.sources if study.axes and source.points],
+        curves=[draw_curves(source) for source in study.sources],
+        gains=[draw_gains(source, len(study.sources)) for source in study.sources],
+        weeks=weeks,
+        clients=[client for week in weeks for client in week["clients"]],
+        results=results_table(study),
+        grid_table=_grid_table(study),
+        sources_table=_sources_table(study.sources),
+        findings=_findings_table(study.sources),
+        facts_table=_facts_table(study),
+    )
+
+
+def _say_facts(study: StoredStudy) -> list[str]:
+    num_points = max((len(source.points) for source in study.sources), default=0)
+    labels = listed([source.label for source in study.sources])
+    return [
+        f"{len(study.runs):,} runs: {num_points:,} points of the grid",
+        f"{counted(len(study.sources), 'source')} ({labels})",
+        counted(len(study.seeds), "seed"),
+        *([f"{counted(len(study.folds), 'fold')} of the time"] if study.folds else []),
+        f"recipe {study.result['study']['recipe']}",
+    ]
+
+
+def _tile(study: StoredStudy, source: Source) -> dict[str, Any]:
+    if source.focus is None:
+        return {"label": source.label, "name": ""}
+    point = source.focus.point
+    duels = [duel for duel in study.duels if duel.source is source]
+    folds = study.through_time(source)[source.focus.short if study.has_levels else WINNER][1:]
+    sd = spread(folds)
+    return {
+        "label": source.label,
+        "name": source.focus.words if study.has_levels else source.focus.detail,
+        "mean": point.cell("mase_mean"),
+        "folds": mean_over(folds) if folds else None,
+        "num_folds": counted(len(folds), "fold"),
+        "spread": "" if sd is None else f" ± {sd:.3f}",
+        "duels": [say_difference(duel) for duel in duels[:_MAX_SAID]],
+        "losers": point.cell("num_losing_to_persistence", count),
+        "num_scored": sum(client["mase"] is not None for client in point.stored[0]["clients"]),
+        "num_seeds": len(point.runs),
+        "best": _best_baseline(source),
+    }
+
+
+def _best_baseline(source: Source) -> tuple[str, Cell] | None:
+    """The baseline with the lowest mean, however it compares."""
+    means = [(mean_of(list(one.values.values())), one) for one in source.baselines]
+    known = [(mean, one) for mean, one in means if mean is not None]
+    if not known:
+        return None
+    mean, best = min(known, key=lambda pair: pair[0])
+    return best.name, Cell(ratio(mean), best.path)
+
+
+def _traffic_tile(study: StoredStudy) -> dict[str, Any] | None:
+    """What the focus sends and receives, beside its rivals where there are levels."""
+    field = "bytes_per_client_round"
+    source = next((source for source in study.sources if source.focus), None)
+    if source is None or source.focus is None:
+        return None
+    own = source.focus.point.stored[0][field]
+    lines = ["per client and round, both directions"]
+    if study.has_levels:
+        lines[0] += f", for {source.focus.words}"
+        for rival in source.rivals:
+            theirs = rival.point.stored[0][field]
+            times = f", {theirs / own:.3g} times as much" if own and theirs > own else ""
+            lines.append(f"{rival.words}: {amount(theirs)}{times}")
+    return {"cell": Cell(amount(own), source.focus.point.paths(field)[0], "amount"), "lines": lines}
+
+
+def _draw_duels(study: StoredStudy) -> dict[str, Any] | None:
+    """Every comparison with its interval, as a chart and as a table."""
+    if not study.duels:
+        return None
+    names = {source.focus.words for source in study.sources if source.focus}
+    said = [
+        f"{duel.source.label}: {'; '.join(filter(None, say_difference(duel)))}"
+        for duel in study.duels
+    ]
+    return {
+        "title": "",
+        "caption": "",
+        "focus": names.pop() if study.has_levels and len(names) == 1 else WINNER,
+        "rivals": name_rivals(study),
+        "chart": interval_chart(
+            [_duel_row(study, duel) for duel in study.duels if duel.found.mean is not None],
+            label=f"Difference in test MASE with 95 % intervals. {'; '.join(said)}.",
+        ),
+        "table": behind(
+            table(_DUEL_HEAD, list(map(_duel_cells, study.duels)), label="of comparisons")
+        ),
+    }
+
+
+def _duel_row(study: StoredStudy, duel: Duel) -> Row:
+    source, rival, found = duel
+    assert found.mean is not None
+    kind = _KINDS.get(found.outcome, "")
+    title = f"{source.label}, against {rival.name}: {found.mean:+.3f}"
+    return Row(
+        f"{source.label}: {rival.short}" if len(study.sources) > 1 else rival.words,
+        [Mark(found.mean, kind, _MARKS[found.outcome], title)],
+        DASH if found.share is None else f"{100 * found.share:+.1f} %".replace("-", "−"),
+        kind,
+        Bar(*found.interval, f"interval {kind}") if found.interval else None,
+    )
+
+
+def _duel_cells(duel: Duel) -> list[str | Cell]:
+    source, rival, found = duel
+    assert source.focus is not None
+    return [
+        source.label,
+        f"{source.focus.short} ({source.focus.detail})",
+        f"{rival.short} ({rival.detail})",
+        source.focus.point.cell("mase_mean"),
+        rival.point.cell("mase_mean"),
+        DASH if found.mean is None else f"{found.mean:+.4f}",
+        DASH if found.share is None else f"{100 * found.share:+.1f}",
+        DASH if found.interval is None else say_interval(found.interval),
+        {"unclear": "no clear difference"}.get(found.outcome, found.outcome),
+        f"{found.num_clients:,}",
+        f"{found.num_left_out:,}",
+    ]
+
+
+def _read_week(folder: Path, study: StoredStudy, source: Source) -> dict[str, Any]:
+    """A week and the hours of the chosen run's clients."""
+    assert source.focus is not None
+    stored = source.stored["forecasts"]
+    interval = source.stored["interval_minutes"]
+    clients = rank(study.runs[stored["run"]]["clients"])
+    forecasts = read_clients(folder / stored["file"], clients, interval)
+    return {
+        "level": source.focus.words if study.has_levels else "points",
+        "point": f"{source.label} {source.focus.detail}",
+        "file": stored["file"],
+        "clients": draw_clients(forecasts, clients, interval),
+        "hidden": say_hidden(clients),
+    }
+
+
+def _grid_table(study: StoredStudy) -> Markup | str:
+    rows = [
+        *(
+            (axis, ", ".join(name_value(axis, value) for value in values))
+            for axis, values in study.grid.items()
+        ),
+        *((name, json.dumps(value)) for name, value in study.result["study"]["settings"].items()),
+    ]
+    return table(["setting", "value"], rows, kind="words", label="of the grid") if rows else ""
+
+
+def _sources_table(sources: list[Source]) -> Markup:
+    rows = [
+        [
+            one.stored["name"],
+            f"{len(one.stored['clients']):,}",
+            f"{one.stored['interval_minutes']:g}",
+            one.stored["fingerprint"],
+        ]
+        for one in sources
+    ]
+    head = ["source", "clients", "minutes", "fingerprint"]
+    return table(head, rows, kind="words", label="of sources")
+
+
+def _facts_table(study: StoredStudy) -> Markup:
+    result = study.result
+    speed = "client_steps_per_second"
+    rows: list[tuple[str, str | Cell]] = [
+        ("study", result["study"]["name"]),
+        ("recipe", result["study"]["recipe"]),
+        ("seeds", ", ".join(map(str, study.seeds))),
+        ("devices", ", ".join(result["devices"])),
+        ("time", Cell(duration(result["seconds"]), "seconds", "duration")),
+        ("client steps per second", Cell(number(result[speed]), speed)),
+        *((f"version of {name}", version) for name, version in result["versions"].items()),
+    ]
+    return table(["fact", "value"], rows, kind="words", label="of versions and times")
+
+
+def _findings_table(sources: list[Source]) -> Markup | None:
+    rows = [
+        [
+            source.label,
+            f"{found['code']} {found['title']}",
+            found["place"].get("client", ""),
+            found["detail"],
+        ]
+        for source in sources
+        for found in source.stored["findings"]
+    ]
+    if not rows:
+        return None
+    head = ["source", "rule", "client", "what"]
+    found = table(head, rows, kind="words", label="of findings", most=MAX_FINDINGS, rest=True)
+    return behind(found, f"What the data doctor found ({len(rows):,})")
