@@ -18,6 +18,7 @@ from plfl.bench.work import count_flop, make_work, save_work
 from plfl.cli.bench import print_bench
 from plfl.errors import BadInput, RunFailed
 from plfl.federate.federation import Federation
+from plfl.report.page import write_report
 
 SCRIPTS = Path(run.__file__).parent / "peers"
 OURS = {
@@ -138,6 +139,7 @@ def test_progress_ends_when_all_is_measured(no_processes, tmp_path):
 def test_the_page_shows_every_system_and_needs_no_network(no_processes, tmp_path):
     run_bench(Options(clients=(12, 120)), tmp_path / "bench")
     page = (tmp_path / "bench" / "report.html").read_text()
+    assert write_report(tmp_path / "bench").read_text() == page
     for words in (
         "PyTorch loop",
         "20.0 x",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from plfl.report.grid import StoredStudy
-from plfl.report.pages.folds import mean_of_part, mean_over, spread
+from plfl.report.pages.folds import mean_over, spread
 from plfl.report.pages.verdict import say_folds
 from plfl.report.words import counted
 
@@ -114,7 +114,7 @@ def folds(paper: dict[str, Any]) -> str:
     ]
     for source in study.sources:
         for name, parts in study.through_time(source).items():
-            single, *means = (f"{mean_of_part(part):.3f}" for part in parts)
+            single, *means = (mean_over([part]).text for part in parts)
             mean, level = f"{mean_over(parts[1:]).text} ± {spread(parts[1:]):.3f}", NAMES[name]
             lines.append(f"| {source.label} | {level} | {single} | {mean} | {' | '.join(means)} |")
     return "\n".join(lines) + "\n"

@@ -170,7 +170,7 @@ def test_too_many_folds_are_refused_with_the_way_out(tmp_path):
 @pytest.mark.parametrize("num_folds", [0, 1, 3])
 def test_the_terminal_shows_folds_beside_the_single_split(num_folds, capsys, monkeypatch):
     result = with_folds(num_folds, data=("bundled:CA",), grid={"personal": ["mlp"]}, seeds=2)
-    monkeypatch.setattr("plfl.cli.study.output", Console(width=120))
+    monkeypatch.setattr("plfl.cli.console.output", Console(width=120))
     print_study(result, Path("study"))
     printed = capsys.readouterr().out
     means = [np.mean([run["mase_mean"] for run in fold["runs"]]) for fold in result["folds"]]

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from importlib.abc import MetaPathFinder
 from typing import Annotated, NoReturn
 
 import click
@@ -31,13 +32,53 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-app.command(epilog=run.EPILOG)(run.run)
-app.command(epilog=report.EPILOG)(report.report)
-app.command(epilog=forecast.EPILOG)(forecast.forecast)
-app.command(epilog=adapt.EPILOG)(adapt.adapt)
-app.command(epilog=study.EPILOG)(study.study)
-app.command(epilog=check.EPILOG)(check.check)
-app.command(epilog=bench.EPILOG)(bench.bench)
+_COMMANDS = (
+    (
+        run.run,
+        (
+            "Examples: `plfl run` · `plfl run paper --set personal=all --set rounds=10` · "
+            "`plfl run --resume runs/NAME --set rounds=80`"
+        ),
+    ),
+    (report.report, "Example: `plfl report runs/NAME`"),
+    (
+        forecast.forecast,
+        (
+            "Examples: `plfl forecast runs/NAME --client b001` · "
+            "`plfl forecast b001.safetensors --data readings.csv --at 2018-12-24T18:00 --json`"
+        ),
+    ),
+    (
+        adapt.adapt,
+        (
+            "Examples: `plfl adapt runs/NAME --data newcomers.csv --set timezone=America/Chicago` "
+            "· `plfl adapt runs/NAME --data bundled:CA --curve --json`"
+        ),
+    ),
+    (
+        study.study,
+        (
+            "Examples: `plfl study paper --quick` · `plfl study paper --folds 4` · `plfl study "
+            "mine.toml` · `plfl study --resume runs/NAME`"
+        ),
+    ),
+    (
+        check.check,
+        (
+            "Examples: `plfl check meters.csv --set timezone=America/Chicago` · `plfl check "
+            "bundled:CA --json` · `plfl check --explain PLF101`"
+        ),
+    ),
+    (
+        bench.bench,
+        (
+            "Examples: `plfl bench` · `plfl bench --clients 12,120 --peers torch` · `plfl bench "
+            "--sweep clients` · `plfl bench --device cpu --cores 1 --no-peers --json`"
+        ),
+    ),
+)
+for _command, _examples in _COMMANDS:
+    app.command(epilog=_examples)(_command)
 app.add_typer(data.app, name="data")
 app.add_typer(federation_app, name="federation")
 
@@ -65,6 +106,17 @@ def options(
         )
 
 
+class _WithoutPandas(MetaPathFinder):
+    """A gateway waits for its forecast, and pyarrow would load pandas where that is installed.
+
+    A None in sys.modules would not do: pyarrow's compiled parts take it for the module.
+    """
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is not needed here", name=name)
+
+
 def main() -> None:
     """Run the command line; a known error is one line on standard error, never a traceback.
 
@@ -73,8 +125,7 @@ def main() -> None:
     if not processes.is_writer():
         _print_nothing()
     if sys.argv[1:2] == ["forecast"]:
-        # A gateway waits for its forecast; pyarrow would load pandas where that is installed.
-        sys.modules["pandas"] = None  # type: ignore[assignment]
+        sys.meta_path.insert(0, _WithoutPandas())
     handler = RichHandler(console=errors, show_time=False, show_path=False, markup=False)
     handler.setLevel(logging.WARNING)
     handler.setFormatter(PlainFormatter("%(message)s"))

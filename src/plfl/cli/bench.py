@@ -1,23 +1,18 @@
 """`plfl bench`: speed, side by side with other systems."""
 
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from plfl.cli.console import Bar, Shown, answer, output, right
+from plfl.cli.console import Bar, answer, make_table, right, say
 from plfl.errors import BadInput
 from plfl.report.words import DASH
 
-if TYPE_CHECKING:
-    from plfl.bench.options import Progress
-
-EPILOG = (
-    "Examples: `plfl bench` · `plfl bench --clients 12,120 --peers torch` · `plfl bench "
-    "--sweep clients` · `plfl bench --device cpu --cores 1 --no-peers --json`"
-)
+_UNIT = ", in client-steps/s after warm-up"
 
 
 def bench(
@@ -82,16 +77,12 @@ def bench(
         rounds=rounds,
     )
     folder = out or runfolder.unused_name("bench")
-    with Bar(describe, "starting") as bar:
-        result = run_bench(options, folder, observer=bar.show)
-    show = partial(print_bench, result, folder)
-    answer(result | {"folder": str(folder)}, show, is_json=is_json)
-
-
-def describe(progress: "Progress") -> Shown:
-    """Systems measured so far, and the speed of the latest."""
-    is_last = progress.num_done == progress.num_all
-    return Shown(progress.at, progress.figures, progress.num_done, progress.num_all, is_last)
+    with Bar("starting") as bar:
+        result = run_bench(
+            options, folder, observer=lambda p: bar.show(p.at, p.figures, p.num_done, p.num_all)
+        )
+    values = result | {"folder": str(folder)}
+    answer(values, lambda: print_bench(result, folder), is_json=is_json)
 
 
 def print_bench(result: dict[str, Any], folder: Path) -> None:
@@ -101,17 +92,13 @@ def print_bench(result: dict[str, Any], folder: Path) -> None:
     from plfl.report.pages.bench import say_days, say_load, say_work
 
     points = result["points"]
-    for table in [_sweep_table(points)] if result["sweep"] else map(_systems_table, points):
-        output.print(table)
-    output.print(say_work(result))
-    if said := say_load(result):
-        output.print(said, style="red")
     systems = [one for point in points for one in point["systems"] if one["reason"]]
-    for label, reason in {one["label"]: one["reason"] for one in systems}.items():
-        output.print(f"{label} was not measured: {reason}", soft_wrap=True)
-    for said in filter(None, map(say_days, points)):
-        output.print(said)
-    output.print(f"Report: {folder}/report.html", soft_wrap=True)
+    reasons = {one["label"]: one["reason"] for one in systems}
+    tables = [_sweep_table(points)] if result["sweep"] else map(_systems_table, points)
+    say(*tables, say_work(result), Text(say_load(result), "red"))
+    say(*(f"{one} was not measured: {why}" for one, why in reasons.items()), soft_wrap=True)
+    say(*map(say_days, points))
+    say(f"Report: {folder}/report.html", soft_wrap=True)
 
 
 def _systems_table(point: dict[str, Any]) -> Table:
@@ -119,34 +106,32 @@ def _systems_table(point: dict[str, Any]) -> Table:
     from plfl.report.pages.bench import say_place
 
     limit = point["limit_client_steps_per_second"]
-    table = _make_table(say_place(point), "system", "speed", "ours is", "of limit", "warm-up")
-    for one in point["systems"]:
-        if one["client_steps_per_second"]:
-            speed, *others = _figures(one, limit)
-            table.add_row(one["label"], speed, f"{one['ratio']:,.1f} x", *others)
-        else:
-            table.add_row(one["label"], DASH)
-    table.add_row("limit", f"{limit:,.0f}", style="dim")
-    return table
+    rows = [
+        [one["label"], *_figures(one, limit, [f"{one['ratio'] or 0:,.1f} x"])]
+        for one in point["systems"]
+    ]
+    heads = ["system", *right("speed", "ours is", "of limit", "warm-up"), "with"]
+    ours = [Text(text, "dim") for text in ("limit", f"{limit:,.0f}")]
+    return make_table(heads, [*rows, ours], f"{say_place(point)}{_UNIT}")
 
 
 def _sweep_table(points: list[dict[str, Any]]) -> Table:
     """The federations of a sweep, with ours alone."""
     from plfl.report.pages.bench import say_place
 
-    table = _make_table("speed", "federation", "speed", "of limit", "warm-up")
-    for point in points:
-        limit = point["limit_client_steps_per_second"]
-        table.add_row(say_place(point), *_figures(point["systems"][0], limit))
-    return table
+    rows = [
+        [say_place(one), *_figures(one["systems"][0], one["limit_client_steps_per_second"])]
+        for one in points
+    ]
+    return make_table(
+        ["federation", *right("speed", "of limit", "warm-up"), "with"], rows, f"speed{_UNIT}"
+    )
 
 
-def _make_table(what: str, first: str, *heads: str) -> Table:
-    title = f"{what}, in client-steps/s after warm-up"
-    return Table(first, *right(*heads), "with", title=title, title_justify="left", title_style="")
-
-
-def _figures(one: dict[str, Any], limit: float) -> list[str]:
-    """Speed, share of the limit, warm-up, and with what."""
+def _figures(one: dict[str, Any], limit: float, beside: Sequence[str] = ()) -> list[str]:
+    """Speed, what stands beside it, share of the limit, warm-up, and with what."""
     rate = one["client_steps_per_second"]
-    return [f"{rate:,.0f}", f"{rate / limit:.1%}", f"{one['warmup_seconds']:.1f} s", one["how"]]
+    if not rate:
+        return [DASH]
+    rest = [f"{rate / limit:.1%}", f"{one['warmup_seconds']:.1f} s", one["how"]]
+    return [f"{rate:,.0f}", *beside, *rest]

@@ -2,25 +2,18 @@
 
 import difflib
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from plfl.cli.console import MAX_ROWS, answer, output, right, status
+from plfl.cli.console import MAX_ROWS, answer, make_table, right, say, status
 from plfl.config import Config, parse_settings
 from plfl.errors import BadInput, in_shell
 
 if TYPE_CHECKING:
     from plfl.data.rules import Rule
-    from plfl.runs.doctor import Diagnosis
-
-EPILOG = (
-    "Examples: `plfl check meters.csv --set timezone=America/Chicago` · `plfl check "
-    "bundled:CA --json` · `plfl check --explain PLF101`"
-)
+    from plfl.runs.doctor import Diagnosis, Group
 
 
 def check(
@@ -57,7 +50,7 @@ def check(
 
     with status("reading ..."):
         diagnosis = examine(sources, Config(**values))
-    answer(_in_shell(diagnosis.to_dict()), partial(print_diagnosis, diagnosis), is_json=is_json)
+    answer(_in_shell(diagnosis.to_dict()), lambda: print_diagnosis(diagnosis), is_json=is_json)
     if not diagnosis.is_usable:
         raise typer.Exit(2)
 
@@ -78,39 +71,39 @@ def _explain(code: str, *, is_json: bool) -> None:
         raise BadInput(f"there is no rule {code!r}", f"{hint}plfl check --explain all lists them")
     chosen = RULES.values() if asked == "ALL" else [RULES[asked]]
     rules = [replace(rule, fix=in_shell(rule.fix)) for rule in chosen]
-    answer({"rules": [vars(rule) for rule in rules]}, partial(print_rules, rules), is_json=is_json)
+    answer({"rules": [vars(rule) for rule in rules]}, lambda: print_rules(rules), is_json=is_json)
 
 
 def print_rules(rules: "list[Rule]") -> None:
     """Each rule with its meaning and the way out."""
     for rule in rules:
-        output.print(f"{rule.code} {rule.title} ({rule.level})", style="bold")
-        output.print(f"  {rule.why}")
-        output.print(f"  Fix: {rule.fix}")
+        title = Text(f"{rule.code} {rule.title} ({rule.level})", "bold")
+        say(title, f"  {rule.why}", f"  Fix: {rule.fix}")
 
 
 def print_diagnosis(diagnosis: "Diagnosis") -> None:
     """What the doctor found: the data in one line, a table of faults, and the way out of each."""
-    output.print(f"{', '.join(diagnosis.sources)}: {_describe(diagnosis)}", soft_wrap=True)
+    say(f"{', '.join(diagnosis.sources)}: {_describe(diagnosis)}", soft_wrap=True)
     if not diagnosis.findings:
-        output.print("Nothing found.")
+        say("Nothing found.")
         return
-    table = Table("code", "fault", "effect", *right("count", "clients"))
     groups = diagnosis.groups()
-    for group in groups:
-        rule = group.first.rule
-        level = Text(rule.level, "red" if rule.level in ("error", "refused") else "")
-        clients = f"{group.num_clients:,}" if group.num_clients else ""
-        table.add_row(rule.code, rule.title, level, f"{group.count:,}", clients)
-    output.print(table)
-    for group in groups:
-        first = group.first
+    heads = ["code", "fault", "effect", *right("count", "clients")]
+    say(make_table(heads, map(_group_row, groups)))
+    for first in (group.first for group in groups):
         where = f" first at {first.place}" if str(first.place) else ""
-        output.print(f"{first.code}{where}: {first.detail}", soft_wrap=True)
-        output.print(f"       {in_shell(first.rule.fix)}", soft_wrap=True, style="dim")
+        fix = Text(f"       {in_shell(first.rule.fix)}", "dim")
+        say(f"{first.code}{where}: {first.detail}", fix, soft_wrap=True)
     if refused := diagnosis.refused:
-        named = ", ".join(refused[:MAX_ROWS]) + (", ..." if len(refused) > MAX_ROWS else "")
-        output.print(f"A run would leave out {len(refused):,}: {named}", soft_wrap=True)
+        named = ", ".join([*refused[:MAX_ROWS], *(["..."] if len(refused) > MAX_ROWS else [])])
+        say(f"A run would leave out {len(refused):,}: {named}", soft_wrap=True)
+
+
+def _group_row(group: "Group") -> list[str | Text]:
+    rule = group.first.rule
+    level = Text(rule.level, "red" if rule.level in ("error", "refused") else "")
+    clients = f"{group.num_clients:,}" if group.num_clients else ""
+    return [rule.code, rule.title, level, f"{group.count:,}", clients]
 
 
 def _describe(diagnosis: "Diagnosis") -> str:

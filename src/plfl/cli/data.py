@@ -1,13 +1,12 @@
 """`plfl data`: what data there is, and how to get more."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Column, Table
+from rich.table import Column
 
-from plfl.cli.console import Bar, Shown, answer, output, right
+from plfl.cli.console import Bar, answer, make_table, right, say
 from plfl.errors import BadInput
 
 if TYPE_CHECKING:
@@ -30,19 +29,22 @@ def list_data(
     from plfl.data.comstock import bundled
 
     sets = bundled.list_data(folders or [])
-    answer({"sets": sets}, partial(print_sets, sets), is_json=is_json)
+    answer({"sets": sets}, lambda: print_sets(sets), is_json=is_json)
 
 
 def print_sets(sets: list[dict[str, Any]]) -> None:
     """Data sets: name, clients, rows and interval."""
-    table = Table(Column("data set", overflow="fold"), *right("clients", "rows", "interval"))
-    for one in sets:
-        counts = [f"{one['num_clients']:,}", f"{one['num_rows']:,}"]
-        table.add_row(one["name"], *counts, one["interval"])
-    output.print(table)
-    for inputs in {", ".join(one["inputs"]) for one in sets}:
-        output.print(f"Each has {inputs}.")
-    output.print("Use one: plfl run --data bundled:NY · more: plfl data fetch comstock --help")
+    rows = [
+        [one["name"], f"{one['num_clients']:,}", f"{one['num_rows']:,}", one["interval"]]
+        for one in sets
+    ]
+    heads = [Column("data set", overflow="fold"), *right("clients", "rows", "interval")]
+    inputs = {", ".join(one["inputs"]) for one in sets}
+    say(
+        make_table(heads, rows),
+        *(f"Each has {names}." for names in inputs),
+        "Use one: plfl run --data bundled:NY · more: plfl data fetch comstock --help",
+    )
 
 
 @app.command(
@@ -79,14 +81,16 @@ def fetch(
         bool, typer.Option("--json", help="Print what was downloaded as one JSON object.")
     ] = False,
 ) -> None:
-    """Download buildings, their metadata and weather; run it again to go on after an interruption."""
+    """Download buildings, their metadata and weather; run it again to go on after an
+    interruption.
+    """
     if what != "comstock":
         raise BadInput(
             f"{what!r} cannot be downloaded", f"write plfl data fetch comstock --state {state}"
         )
     from plfl.data.comstock.fetch import BASE_URL, DEFAULT_RELEASE, fetch_comstock
 
-    with Bar(describe, "asking the server") as bar:
+    with Bar("asking the server") as bar:
         result = fetch_comstock(
             out,
             state=state,
@@ -96,16 +100,16 @@ def fetch(
             base_url=url or BASE_URL,
             seed=seed,
             workers=workers,
-            observer=bar.show,
+            observer=lambda progress: _show(bar, progress),
         )
-    answer(result.to_dict(), partial(print_fetched, result), is_json=is_json)
+    answer(result.to_dict(), lambda: print_fetched(result), is_json=is_json)
 
 
-def describe(progress: "Progress") -> Shown:
+def _show(bar: Bar, progress: "Progress") -> None:
     """Files and bytes of a download; how many bytes there will be is not known."""
     at = f"{progress.num_done}/{progress.num_files} files"
-    figures = [f"{progress.num_bytes / 1e6:,.1f} MB"]
-    return Shown(at, figures, progress.num_done, progress.num_files)
+    megabytes = f"{progress.num_bytes / 1e6:,.1f} MB"
+    bar.show(at, [megabytes], progress.num_done, progress.num_files)
 
 
 def print_fetched(result: "FetchResult") -> None:
@@ -114,10 +118,8 @@ def print_fetched(result: "FetchResult") -> None:
     there = f", {num_there} were there" if num_there > 0 else ""
     what = f"{len(result.ids)} buildings of {result.state} in {result.folder}"
     size = f"{result.num_bytes / 1e6:,.1f} MB in all"
-    output.print(f"{what}: {result.num_fetched} files fetched{there}, {size}", soft_wrap=True)
+    say(f"{what}: {result.num_fetched} files fetched{there}, {size}", soft_wrap=True)
     if result.replaced:
-        output.print(
-            f"{len(result.replaced)} buildings have no time series; others were taken in "
-            "their place."
-        )
-    output.print(f"Use it: plfl run --data '{result.source}'", soft_wrap=True)
+        gone = f"{len(result.replaced)} buildings have no time series"
+        say(f"{gone}; others were taken in their place.")
+    say(f"Use it: plfl run --data '{result.source}'", soft_wrap=True)

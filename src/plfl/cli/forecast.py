@@ -3,22 +3,19 @@
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Column, Table
+from rich.table import Column
+from rich.text import Text
 
-from plfl.cli.console import MAX_ROWS, numbers, output, right
+from plfl.cli.console import MAX_ROWS, make_table, numbers, right, say
 from plfl.config import parse_settings
 from plfl.errors import BadInput
 
 if TYPE_CHECKING:
     from plfl.forecast.client_model import Forecast
 
-EPILOG = (
-    "Examples: `plfl forecast runs/NAME --client b001` · "
-    "`plfl forecast b001.safetensors --data readings.csv --at 2018-12-24T18:00 --json`"
-)
 _FORMATS = ("table", "csv", "json")
 
 
@@ -130,28 +127,28 @@ def print_forecast(forecast: "Forecast") -> None:
     points = forecast.points()
     num_joined = max(1, 3600 // forecast.seconds) if len(points) > MAX_ROWS else 1
     levels = [] if num_joined > 1 else [f"{forecast.levels[k]:g}" for k in (0, -1)]
-    issued = (
-        f"{points[0]['issued_at']} · model {forecast.model_version} · quality {forecast.quality}"
+    heads = [f"{name} {level}" for name, level in zip(("kWh at", "at"), levels, strict=False)]
+    joined = [points[k : k + num_joined] for k in range(0, len(points), num_joined)]
+    table = make_table(
+        [
+            Column("begin", no_wrap=True),
+            *right("kWh", "mean kW", *heads),
+            Column("quality", overflow="fold"),
+        ],
+        [_join(some, levels) for some in joined],
     )
-    output.print(f"{forecast.meter}, issued at {issued}", soft_wrap=True)
-    bounds = [f"{name} {level}" for name, level in zip(("kWh at", "at"), levels, strict=False)]
-    table = Table(
-        Column("begin", no_wrap=True),
-        *right("kWh", "mean kW", *bounds),
-        Column("quality", overflow="fold"),
-    )
-    for k in range(0, len(points), num_joined):
-        some = points[k : k + num_joined]
-        energy = sum(point["energy_kwh"] for point in some)
-        power = sum(point["mean_power_kw"] for point in some) / len(some)
-        ends = [some[0]["quantiles"][level] for level in levels]
-        qualities = dict.fromkeys(point["quality"] for point in some)
-        table.add_row(some[0]["begin"], *numbers(energy, power, *ends), ", ".join(qualities))
-    output.print(table)
-    if num_joined > 1:
-        minutes = f"{len(points)} intervals of {forecast.seconds / 60:g} minutes"
-        output.print(
-            f"{minutes}, added up by {num_joined}; --format csv has each, with quantiles.",
-            style="dim",
-            soft_wrap=True,
-        )
+    issued = f"{forecast.meter}, issued at {points[0]['issued_at']}"
+    minutes = f"{len(points)} intervals of {forecast.seconds / 60:g} minutes"
+    hint = f"{minutes}, added up by {num_joined}; --format csv has each, with quantiles."
+    say(f"{issued} · model {forecast.model_version} · quality {forecast.quality}", soft_wrap=True)
+    say(table)
+    say(Text(hint if num_joined > 1 else "", "dim"), soft_wrap=True)
+
+
+def _join(some: list[dict[str, Any]], levels: list[str]) -> list[str]:
+    """A row of the times that are added up: energy, mean power, interval and qualities."""
+    energy = sum(point["energy_kwh"] for point in some)
+    power = sum(point["mean_power_kw"] for point in some) / len(some)
+    ends = [some[0]["quantiles"][level] for level in levels]
+    qualities = dict.fromkeys(point["quality"] for point in some)
+    return [some[0]["begin"], *numbers(energy, power, *ends), ", ".join(qualities)]

@@ -6,18 +6,21 @@ from typing import Annotated
 
 import typer
 
-EPILOG = "Example: `plfl report runs/NAME`"
-
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of a finished run or study.")
+        Path,
+        typer.Argument(
+            metavar="DIR", help="The folder of a finished run, study, adaptation or benchmark."
+        ),
     ],
     is_json: Annotated[
         bool, typer.Option("--json", help="Print the path as one JSON object.")
     ] = False,
 ) -> None:
-    """Rebuild the page of a run or a study from its stored results, without training."""
+    """Rebuild the page of a run, a study, an adaptation or a benchmark from its stored results,
+    without training.
+    """
     from plfl.report.page import write_report
 
     path = write_report(folder)

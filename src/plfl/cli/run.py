@@ -1,7 +1,6 @@
 """`plfl run`: train and evaluate one federation."""
 
 import shlex
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,22 +8,18 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from plfl.cli.console import MAX_ROWS, Bar, Shown, answer, numbers, output, right, status
+from plfl.cli.console import MAX_ROWS, Bar, answer, make_table, numbers, right, say, status
 from plfl.config import parse_settings
 from plfl.errors import BadInput
 from plfl.federate.processes import group as processes
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
+from plfl.report.words import counted
 
 if TYPE_CHECKING:
     from plfl.runs.results import ClientResult, Result
     from plfl.runs.train import Progress
 
-EPILOG = (
-    "Examples: `plfl run` · `plfl run paper --set personal=all --set rounds=10` · "
-    "`plfl run --resume runs/NAME --set rounds=80`"
-)
-_MAX_COMPARED = 4
-"""More baselines have a table of their own."""
+_MAX_COMPARED = 4  # More baselines have a table of their own
 
 
 def run(
@@ -86,7 +81,7 @@ def run(
     else:
         config = make_recipe(recipe or DEFAULT_RECIPE, values)
         out = out or runfolder.unused_name(config.recipe)
-    with Bar(describe) as bar:
+    with Bar() as bar:
         result = training.run(
             config,
             out=out,
@@ -94,9 +89,9 @@ def run(
             init=init,
             strict=strict,
             baselines=baselines,
-            observer=bar.show,
+            observer=lambda progress: _show(bar, progress),
         )
-    answer(result.to_dict(), partial(print_summary, result), is_json=is_json)
+    answer(result.to_dict(), lambda: print_summary(result), is_json=is_json)
 
 
 def _join_options(
@@ -113,7 +108,7 @@ def _join_options(
     return values | {name: value for name, value in given.items() if value is not None}
 
 
-def describe(progress: "Progress") -> Shown:
+def _show(bar: Bar, progress: "Progress") -> None:
     """Rounds, validation MASE, speed and time left of a run."""
     figures = []
     if progress.validation_mase is not None:
@@ -124,8 +119,7 @@ def describe(progress: "Progress") -> Shown:
     if progress.tuned:
         at = f"tuning {progress.tuned}/{progress.tune_rounds}"
     done = progress.round_index + progress.tuned
-    total = progress.rounds + progress.tune_rounds
-    return Shown(at, figures, done, total, done == total)
+    bar.show(at, figures, done, progress.rounds + progress.tune_rounds)
 
 
 def print_summary(result: "Result") -> None:
@@ -133,82 +127,85 @@ def print_summary(result: "Result") -> None:
     from plfl.report.rivals import say_ahead
 
     compared = [name for name in result.clients[0].baseline_mase if name != "persistence"]
-    names = compared if len(compared) <= _MAX_COMPARED else []
+    beside = compared if len(compared) <= _MAX_COMPARED else []
     ahead = say_ahead(result.mase_by_lead, result.interval_minutes)
-    output.print(_clients_table(result, names, ahead))
-    if compared != names:
-        output.print(_compared_table(result, compared))
-    output.print(f"MAE is in kWh per {result.interval_minutes:g} minutes.", style="dim")
-    if (hidden := len(result.clients) - MAX_ROWS) > 0:
-        output.print(f"{hidden} clients with smaller errors are in result.json.")
-    if result.mase_by_lead:
-        _print_leads(result, ahead)
-    rounds = "1 round" if result.rounds == 1 else f"{result.rounds} rounds"
-    speed = f"{result.client_steps_per_second or 0:,.0f} client-steps/s"
-    output.print(f"{rounds} in {result.seconds:.0f} s · {speed}")
+    num_hidden = len(result.clients) - MAX_ROWS
     traffic = result.bytes_up_per_client_round + result.bytes_down_per_client_round
-    shared = f"{result.num_shared_params:,} of {result.num_params:,} parameters shared"
-    output.print(f"{shared} · {traffic:,} bytes per client and round")
-    if result.quarantined:
-        output.print(f"{len(result.quarantined)} updates did not count; see result.json.")
-    output.print(f"Report: {result.folder}/report.html", soft_wrap=True)
-    if result.coverage:
-        scored = [client.id for client in result.clients if client.mase is not None]
-        words = [str(result.folder), "--client", (scored or [result.clients[0].id])[0]]
-        output.print(f"Forecast: plfl forecast {shlex.join(words)}", soft_wrap=True)
+    speed = f"{result.client_steps_per_second or 0:,.0f} client-steps/s"
+    say(
+        _clients_table(result, beside, ahead),
+        "" if beside == compared else _compared_table(result, compared),
+        Text(f"MAE is in kWh per {result.interval_minutes:g} minutes.", "dim"),
+        f"{num_hidden} clients with smaller errors are in result.json." if num_hidden > 0 else "",
+        *_say_leads(result, ahead),
+        f"{counted(result.rounds, 'round')} in {result.seconds:.0f} s · {speed}",
+        f"{result.num_shared_params:,} of {result.num_params:,} parameters shared · {traffic:,} "
+        "bytes per client and round",
+        f"{len(result.quarantined)} updates did not count; see result.json."
+        if result.quarantined
+        else "",
+    )
+    scored = [client.id for client in result.clients if client.mase is not None]
+    words = [str(result.folder), "--client", (scored or [result.clients[0].id])[0]]
+    say(
+        f"Report: {result.folder}/report.html",
+        f"Forecast: plfl forecast {shlex.join(words)}" if result.coverage else "",
+        soft_wrap=True,
+    )
 
 
-def _clients_table(result: "Result", names: list[str], ahead: str) -> Table:
+def _clients_table(result: "Result", beside: list[str], ahead: str) -> Table:
     title = "Test error relative to persistence (MASE; below 1 is better)"
     if ahead:
         title = f"Test MASE{ahead} (below 1 is better than persistence)"
-    heads = right("plfl", *(name.replace("_", " ") for name in names), "MAE")
-    table = Table("client", *heads, title=title, title_justify="left")
+    heads = right("plfl", *(name.replace("_", " ") for name in beside), "MAE")
     worst = sorted(result.clients, key=lambda client: -(client.mase or 0))[:MAX_ROWS]
     shown = {client.id for client in worst}
-    for client in result.clients:
-        if client.id in shown:
-            theirs = [client.baseline_mase[name] for name in names]
-            note = _note(client)  # the first one makes a column
-            table.add_row(client.id, *numbers(client.mase, *theirs, client.mae), *note)
+    rows = [_client_row(client, beside) for client in result.clients if client.id in shown]
+    table = make_table(["client", *heads], rows, title)
     table.add_section()
-    means = [result.baseline_mean(name) for name in names]
+    means = [result.baseline_mean(name) for name in beside]
     table.add_row("mean", *numbers(result.mase_mean, *means), style="bold")
     return table
 
 
-def _note(client: "ClientResult") -> list[str | Text]:
-    """What is remarkable about a client; persistence itself does not lose to persistence."""
-    if client.note:
-        return [client.note]
-    is_loser = client.mase is not None and round(client.mase, 6) > 1
-    return [Text("loses", "red")] if is_loser else []
+def _client_row(client: "ClientResult", beside: list[str]) -> list[str | Text]:
+    is_loser = client.mase is not None and round(client.mase, 6) > 1  # persistence is 1, about
+    note = Text("loses", "red") if is_loser and not client.note else client.note
+    theirs = [client.baseline_mase[name] for name in beside]
+    return [client.id, *numbers(client.mase, *theirs, client.mae), *([note] if note else [])]
 
 
 def _compared_table(result: "Result", names: list[str]) -> Table:
     """Each baseline's mean, and for how many clients the run is better."""
     from plfl.report.rivals import Rival, name_rival
 
-    heads = right("mean MASE", "plfl is better for")
-    table = Table("method", *heads, title="Beside others", title_justify="left")
-    table.add_row("this run", *numbers(result.mase_mean), "", style="bold")
     clients = result.to_dict()["clients"]
-    for name in names:
-        rival = Rival(name, clients)
-        better = f"{rival.num_better} of {rival.num_both}"
-        table.add_row(name_rival(name), *numbers(result.baseline_mean(name)), better)
-    return table
+    rivals = [Rival(name, clients) for name in names]
+    rows = [
+        [
+            name_rival(rival.name),
+            *numbers(result.baseline_mean(rival.name)),
+            f"{rival.num_better} of {rival.num_both}",
+        ]
+        for rival in rivals
+    ]
+    ours = [Text(text, "bold") for text in ("this run", *numbers(result.mase_mean))]
+    heads = ["method", *right("mean MASE", "plfl is better for")]
+    return make_table(heads, [ours, *rows], "Beside others")
 
 
-def _print_leads(result: "Result", ahead: str) -> None:
+def _say_leads(result: "Result", ahead: str) -> list[str]:
     """Errors by lead, what the intervals cover, and who loses, of a model with several leads."""
-    by_lead = (result.mase_by_lead or {}).items()
-    said = " · ".join(f"{lead} {text}" for lead, mase in by_lead for text in numbers(mase))
-    output.print(f"MASE by lead: {said}")
+    if not result.mase_by_lead:
+        return []
+    by_lead = [f"{lead} {numbers(mase)[0]}" for lead, mase in result.mase_by_lead.items()]
     shares = (result.coverage or {}).items()
     covered = [f"{share:.1%} in those of {p}%" for p, share in shares if share is not None]
-    if covered:
-        output.print(f"Loads within the intervals: {', '.join(covered)}")
     num_scored = sum(client.mase is not None for client in result.clients)
     losers = f"{result.num_losing_to_persistence} of {num_scored} clients"
-    output.print(f"{losers} lose to persistence{ahead}")
+    return [
+        f"MASE by lead: {' · '.join(by_lead)}",
+        f"Loads within the intervals: {', '.join(covered)}" if covered else "",
+        f"{losers} lose to persistence{ahead}",
+    ]

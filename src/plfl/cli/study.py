@@ -1,23 +1,24 @@
 """`plfl study`: train a grid of runs together and compare them."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column, Table
 
-from plfl.cli.console import Bar, Shown, answer, numbers, output, status
+from plfl.cli.console import Bar, answer, make_table, numbers, say, status
 from plfl.config import parse_settings
 from plfl.errors import BadInput
+from plfl.report.words import DASH
 
 if TYPE_CHECKING:
+    from plfl.report.grid import Contender, Source, StoredStudy
     from plfl.runs.study.run import StudyProgress
 
-EPILOG = (
-    "Examples: `plfl study paper --quick` · `plfl study paper --folds 4` · `plfl study "
-    "mine.toml` · `plfl study --resume runs/NAME`"
+
+_FOLDS = (
+    "A fold is a part of the time, forecast from what came before it: mean ± standard deviation."
 )
 
 
@@ -72,26 +73,25 @@ def study(
     with status("loading JAX ..."):
         from plfl.runs import folder as runfolder
         from plfl.runs.study import run as study
-    if resume is not None:
-        with Bar(describe) as bar:
-            folder = study.resume_study(resume, observer=bar.show)
-    else:
-        chosen = study.load_study(name or "paper", is_quick=is_quick, **changes)
-        with Bar(describe) as bar:
+    with Bar() as bar:
+        if resume is not None:
+            folder = study.resume_study(resume, observer=lambda progress: _show(bar, progress))
+        else:
+            chosen = study.load_study(name or "paper", is_quick=is_quick, **changes)
             place = out or runfolder.unused_name(f"study-{chosen.name}")
-            folder = study.run_study(chosen, place, observer=bar.show)
+            folder = study.run_study(chosen, place, observer=lambda progress: _show(bar, progress))
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    show = partial(print_study, result, folder)
-    answer(result | {"folder": str(folder)}, show, is_json=is_json)
+    values = result | {"folder": str(folder)}
+    answer(values, lambda: print_study(result, folder), is_json=is_json)
 
 
-def describe(progress: "StudyProgress") -> Shown:
+def _show(bar: Bar, progress: "StudyProgress") -> None:
     """Runs, client-steps, speed and time left of a study; after every round of a stack."""
-    speed = progress.client_steps_per_second
     done = progress.steps_done
-    total = progress.num_steps
-    figures = [f"{done / total:.0%}", f"{speed:,.0f} client-steps/s"] if speed else []
-    return Shown(f"{progress.num_done:,}/{progress.num_runs:,} runs", figures, done, total)
+    speed = progress.client_steps_per_second
+    figures = [f"{done / progress.num_steps:.0%}", f"{speed or 0:,.0f} client-steps/s"]
+    at = f"{progress.num_done:,}/{progress.num_runs:,} runs"
+    bar.show(at, figures if speed else [], done, progress.num_steps)
 
 
 def print_study(result: dict[str, Any], folder: Path) -> None:
@@ -101,44 +101,45 @@ def print_study(result: dict[str, Any], folder: Path) -> None:
     from plfl.report.grid import StoredStudy
 
     stored = StoredStudy(result)
-    output.print(_best_table(stored))
-    if stored.folds:
-        output.print(
-            "A fold is a part of the time, forecast from what came before it: mean ± standard "
-            "deviation."
-        )
     num_runs = sum(len(part.runs) for part in (stored, *stored.folds))
     speed = f"{result['client_steps_per_second'] or 0:,.0f} client-steps/s"
-    output.print(f"{num_runs:,} runs in {result['seconds']:.0f} s · {speed}")
-    output.print(f"Report: {folder}/report.html", soft_wrap=True)
+    say(
+        _best_table(stored),
+        _FOLDS if stored.folds else "",
+        f"{num_runs:,} runs in {result['seconds']:.0f} s · {speed}",
+    )
+    say(f"Report: {folder}/report.html", soft_wrap=True)
 
 
-def _best_table(stored: Any) -> Table:
+def _best_table(stored: "StoredStudy") -> Table:
+    folds = [f"folds ({len(stored.folds)})"] if stored.folds else []
+    heads = ("validation", "test", *folds, "losers")
+    rows = [
+        _best_row(source, who, track)
+        for source in stored.sources
+        for who, track in stored.through_time(source).items()
+    ]
+    return make_table(
+        ["source", "point", *(Column(head, justify="right", no_wrap=True) for head in heads)],
+        rows,
+        "Test MASE of the points with the lowest validation MASE",
+    )
+
+
+def _best_row(source: "Source", who: str, track: "list[Contender | None]") -> list[str]:
     from plfl.report.pages.folds import mean_over, spread
 
-    heads = ["validation", "test", *([f"folds ({len(stored.folds)})"] if stored.folds else [])]
-    table = Table(
-        "source",
-        "point",
-        *(Column(head, justify="right", no_wrap=True) for head in (*heads, "losers")),
-        title="Test MASE of the points with the lowest validation MASE",
-        title_justify="left",
-    )
-    tracks = [
-        (source, track)
-        for source in stored.sources
-        for track in stored.through_time(source).values()
+    best, *folds = track
+    if best is None:  # validation MASE is undefined at every point
+        return [source.stored["name"], who, DASH, DASH]
+    values = best.point.values.items()
+    sd = spread(folds)
+    over = [mean_over(folds).text + ("" if sd is None else f" ± {sd:.3f}")] if folds else []
+    losers = best.point.cell("num_losing_to_persistence").value
+    return [
+        source.stored["name"],
+        ", ".join(v if isinstance(v, str) else f"{axis} {v}" for axis, v in values),
+        *numbers(*(best.point.cell(field).value for field in ("validation_mase", "mase_mean"))),
+        *over,
+        f"{losers:.1f} of {len(best.point.stored[0]['clients'])}",
     ]
-    for source, (best, *folds) in tracks:
-        if best is None:  # validation MASE is undefined at every point
-            continue
-        values = best.point.values.items()
-        point = ", ".join(v if isinstance(v, str) else f"{axis} {v}" for axis, v in values)
-        scores = numbers(best.point.mean("validation_mase"), best.point.mean("mase_mean"))
-        if folds:
-            sd = spread(folds)
-            scores.append(mean_over(folds).text + ("" if sd is None else f" ± {sd:.3f}"))
-        losers = best.point.mean("num_losing_to_persistence")
-        num_clients = len(best.point.stored[0]["clients"])
-        table.add_row(source.stored["name"], point, *scores, f"{losers:.1f} of {num_clients}")
-    return table

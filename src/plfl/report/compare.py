@@ -19,15 +19,11 @@ NUM_DRAWS = 2000
 class Difference:
     """A rival's MASE minus ours, over the clients and seeds where both are defined."""
 
-    mean: float | None
-    """None if there is no such client."""
-    share: float | None
-    """Of the rival's mean MASE."""
-    interval: tuple[float, float] | None
-    """95 %; None where one client and one seed give none."""
+    mean: float | None  # None if there is no such client
+    share: float | None  # Of the rival's mean MASE
+    interval: tuple[float, float] | None  # 95 %; None where one client and one seed give none
     num_clients: int
-    num_left_out: int
-    """Clients without a MASE of both in every seed."""
+    num_left_out: int  # Clients without a MASE of both in every seed
     num_seeds: int
 
     @property

@@ -17,15 +17,12 @@ import numpy as np
 
 from plfl.config import PERSONAL_ALIASES
 from plfl.report.compare import Difference, compare, find_lowest
-from plfl.report.tables import Cell, key, mean_cell, mean_of
+from plfl.report.tables import Cell, key, mean_cell
 from plfl.report.words import ratio
 
-AS_IT_IS = "the recipe as it is"
-"""The name of a point at which nothing is changed."""
-WINNER = "the winner"
-"""Who is followed through the folds of a grid without personalization levels."""
-_LETTERS = "ABCDE"
-"""Contenders of a grid without personalization levels."""
+AS_IT_IS = "the recipe as it is"  # The name of a point at which nothing is changed
+WINNER = "the winner"  # Who is followed through the folds of a grid without personalization levels
+_LETTERS = "ABCDE"  # Contenders of a grid without personalization levels
 _LEVELS = {"none": ("P1", "plain FL"), "mlp": ("P2", "PL-FL"), "all": ("P3", "local training")}
 _STYLES = {short: k for k, (short, _) in enumerate(_LEVELS.values())}
 _ALIASES = {patterns: name for name, patterns in PERSONAL_ALIASES.items()}
@@ -36,8 +33,7 @@ class Point:
     """One combination of the grid's values on one source, with its run of each seed."""
 
     def __init__(self, rows: Sequence[int], runs: Sequence[dict[str, Any]], at: str) -> None:
-        self.runs = tuple(rows)
-        """Its rows in `runs` of result.json, in the order of seeds."""
+        self.runs = tuple(rows)  # Its rows in `runs` of result.json, in the order of seeds
         self.stored = [runs[k] for k in rows]
         self.values: dict[str, Any] = self.stored[0]["point"]
         self._at = at
@@ -58,10 +54,6 @@ class Point:
         """Where a field is stored, by seed."""
         return [f"{self._at}runs[{k}].{field}" for k in self.runs]
 
-    def mean(self, field: str) -> float | None:
-        """A field's mean over seeds."""
-        return mean_of(self.seeds(field))
-
     def cell(self, field: str, show: Callable[[float | None], str] = ratio) -> Cell:
         """A field's mean over seeds, and where it comes from."""
         return mean_cell(self.seeds(field), self.paths(field), show)
@@ -71,10 +63,6 @@ class Point:
         found = zip(self.runs, (own.get(client) for own in self._mases), strict=True)
         own = [(f"{self._at}runs[{k}].clients[{row[0]}].mase", row[1]) for k, row in found if row]
         return mean_cell([mase for _, mase in own] or [None], [path for path, _ in own])
-
-    def client_mean(self, client: str) -> float | None:
-        """A client's MASE, mean over seeds."""
-        return mean_of([own[client][1] for own in self._mases if client in own])
 
     def scores(self, ids: Sequence[str]) -> dict[int, list[float]]:
         """Test MASE of these clients by seed; NaN where undefined."""
@@ -87,15 +75,11 @@ class Point:
 class Contender:
     """What is compared: a level with its chosen point, or a point."""
 
-    short: str
-    """P2"""
-    words: str
-    """PL-FL"""
+    short: str  # P2
+    words: str  # PL-FL
     point: Point
-    detail: str
-    """adam, fed_adam"""
-    style: int
-    """The number of its colour and mark."""
+    detail: str  # adam, fed_adam
+    style: int  # The number of its colour and mark
 
     @property
     def name(self) -> str:
@@ -109,10 +93,8 @@ class Baseline:
 
     name: str
     values: dict[str, float | None]
-    paths: dict[str, str]
-    """Where each value is stored."""
-    path: str
-    """All of them."""
+    paths: dict[str, str]  # Where each value is stored
+    path: str  # All of them
 
     @property
     def words(self) -> str:
@@ -124,19 +106,15 @@ class Baseline:
 class Source:
     """One source's part of the study."""
 
-    index: int
-    """Its row in `sources` of result.json."""
+    index: int  # Its row in `sources` of result.json
     label: str
     stored: dict[str, Any]
     points: list[Point]
+    # In the order of the levels; of other grids, the best first. Empty where every validation
+    # MASE is undefined.
     contenders: list[Contender]
-    """In the order of the levels; of other grids, the best first. Empty where every validation MASE
-    is undefined.
-    """
-    focus: Contender | None
-    """The one whose victory is in question."""
-    chosen: list[Point]
-    """The points that the headline is about."""
+    focus: Contender | None  # The one whose victory is in question
+    chosen: list[Point]  # The points that the headline is about
     baselines: list[Baseline]
 
     @property
@@ -192,6 +170,12 @@ class StoredStudy:
     def levels(self) -> dict[str, str]:
         """The personalization levels in short and in words."""
         return dict(map(name_level, self.grid["personal"])) if self.has_levels else {}
+
+    @property
+    def styles(self) -> dict[str, int]:
+        """The number of the colour and mark of each contender, by its name."""
+        found = [one for source in self.sources for one in source.contenders]
+        return {one.name if self.has_levels else one.short: one.style for one in found}
 
     @cached_property
     def sources(self) -> list[Source]:

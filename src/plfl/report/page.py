@@ -15,16 +15,16 @@ from plfl.report.files import read
 from plfl.report.pages import adapt, bench, run, study
 from plfl.storage import write_text
 
+# The results of an adaptation; those of everything else are in result.json.
 ADAPTATION = "adapt.json"
-"""The results of an adaptation; those of everything else are in result.json."""
 _MAKERS = {
     "an adaptation": adapt.make_page,
     "a study": study.make_page,
     "a benchmark": bench.make_page,
     "a run": run.make_page,
 }
+# What a page raises that is made of something else.
 _WRONG = (KeyError, TypeError, AttributeError, IndexError, IsADirectoryError, UndefinedError)
-"""What a page raises that is made of something else."""
 
 
 def write_report(folder: Path) -> Path:

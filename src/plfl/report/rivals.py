@@ -20,8 +20,8 @@ _NAMES = {
     "last_week": "repeating last week",
     "yesterday": "repeating yesterday",
 }
+# Those that `--baselines all` adds and that everyone asks about.
 _TRAINED = ("lightgbm", "local", "fl", "fl_finetuned")
-"""Those that `--baselines all` adds and that everyone asks about."""
 _WORDS = {
     "beats": "It is better than",
     "loses to": "It is worse than",
@@ -70,11 +70,11 @@ class Rival:
     def __init__(self, name: str, clients: Sequence[Mapping[str, Any]]) -> None:
         pairs = [(client["mase"], client["baseline_mase"].get(name)) for client in clients]
         self.name = name
+        # (2, clients) MASE of the run and of its rival; NaN where undefined.
         self.scores = np.array(pairs, np.float64).reshape(-1, 2).T
-        """(2, clients) MASE of the run and of its rival; NaN where undefined."""
         self.is_both = np.isfinite(self.scores).all(axis=0)
+        # Clients for whom the run is better.
         self.num_better = int((self.scores[0] < self.scores[1]).sum())
-        """Clients for whom the run is better."""
 
     @property
     def num_both(self) -> int:

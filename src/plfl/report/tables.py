@@ -19,8 +19,7 @@ from plfl.report.render import render
 from plfl.report.words import ratio
 
 MAX_ROWS = 1000
-MAX_FINDINGS = 100
-"""Rows of a list of remarks that a page shows."""
+MAX_FINDINGS = 100  # Rows of a list of remarks that a page shows
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,9 @@ class Cell:
     text: str
     source: str = ""
     how: str = ""
-    note: str = ""
-    """Shown when the pointer rests on the cell."""
-    kind: str = ""
-    """Its class in style.css; `text` stands at the left."""
+    note: str = ""  # Shown when the pointer rests on the cell
+    kind: str = ""  # Its class in style.css; `text` stands at the left
+    value: float | None = None  # The number behind a mean
 
     @property
     def attributes(self) -> dict[str, str | None]:
@@ -46,8 +44,7 @@ class Cell:
         }
 
 
-Line = Sequence[str | Cell]
-"""A row of a table."""
+Line = Sequence[str | Cell]  # A row of a table
 
 
 def left(text: str) -> Cell:
@@ -106,4 +103,5 @@ def mean_cell(
     """The mean of stored values; a dash where one of them is undefined."""
     num_undefined = sum(value is None for value in values)
     note = f"undefined in {num_undefined} of {len(values)} runs" if num_undefined else ""
-    return Cell(show(mean_of(values)), " ".join(sources), note=note)
+    mean = mean_of(values)
+    return Cell(show(mean), " ".join(sources), note=note, value=mean)

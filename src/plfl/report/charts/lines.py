@@ -10,10 +10,10 @@ from markupsafe import Markup
 from plfl.report.charts.scale import NOTHING, Scale, nice_ticks
 from plfl.report.render import render
 
+# (x, y), in order of x; y is None where the curve has a gap.
 Points = Sequence[tuple[float, float | None]]
-"""(x, y), in order of x; y is None where the curve has a gap."""
+# (x, (low, high)), in order of x; None where the band has a gap.
 Band = Sequence[tuple[float, tuple[float, float] | None]]
-"""(x, (low, high)), in order of x; None where the band has a gap."""
 _MAX_DOTS = 50
 
 

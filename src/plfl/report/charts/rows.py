@@ -24,8 +24,7 @@ from plfl.report.render import render
 from plfl.report.words import ratio
 
 MAX_NAMED_ROWS = 24
-STROKE = "|"
-"""The sign of a mark that is a thin stroke, long for those above 1."""
+STROKE = "|"  # The sign of a mark that is a thin stroke, long for those above 1
 _ROW_HEIGHT = 24  # pixels
 _MAX_STROKES = 500
 
@@ -35,8 +34,7 @@ class Mark:
     """One value in a row."""
 
     value: float
-    kind: str
-    """Its class in style.css."""
+    kind: str  # Its class in style.css
     sign: str = "●"
     title: str = ""
 

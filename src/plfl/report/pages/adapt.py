@@ -2,7 +2,7 @@
 was measured.
 """
 
-from collections.abc import Iterable
+from itertools import chain
 from math import log
 from pathlib import Path
 from typing import Any
@@ -11,30 +11,36 @@ from markupsafe import Markup
 
 from plfl.report.charts.lines import line_chart
 from plfl.report.render import render_page
-from plfl.report.tables import Cell, Line, behind, key, left, table
+from plfl.report.tables import key
 from plfl.report.words import DASH, ratio
 
+# Methods of the curve: the class of its line, and what it is.
 METHODS = {
     "adapted": ("l1", "the shared model, tuned on those days"),
     "shared": ("l2", "the shared model as it is"),
     "local": ("l3", "the same model trained on those days alone"),
 }
-"""Methods of the curve: the class of its line, and what it is."""
 
 
 def make_page(_: Path, result: dict[str, Any]) -> str:
     """The HTML of an adaptation's page, from its result alone."""
     points = result["curve"] or []
+    bands = name_bands(result)
+    heads = [(f"shared{name}", f"kept{name}", ["what was kept"]) for name in bands.values()]
     return render_page(
         "adapt.html",
         result=result,
         verdict=say_verdict(result),
         methods=METHODS,
+        points=points,
         chart=_draw_curve(points),
-        curve_table=_curve_table(points),
-        by_meter=behind(_nested(points, "mase", "meter"), "Each meter"),
-        by_lead=behind(_nested(points, "mase_by_lead", "lead"), "By lead"),
-        meters_table=_meters_table(result),
+        below=[f"{method} below persistence" for method in METHODS],
+        bands=list(bands),
+        heads=["meter", "days", *chain(*heads), [""]],
+        key=key,
+        say_days=say_days,
+        say_kept=say_kept,
+        say_note=say_note,
     )
 
 
@@ -80,33 +86,6 @@ def say_note(meter: dict[str, Any]) -> str:
     return "; ".join(filter(None, said))
 
 
-def _meters_table(result: dict[str, Any]) -> Markup:
-    bands = name_bands(result)
-    heads = [(f"shared{name}", f"kept{name}", "what was kept") for name in bands.values()]
-    rows = [
-        [
-            meter["id"],
-            Cell(say_days(meter)),
-            *_kept_cells(meter["kept"], bands, f"meters[{k}].kept"),
-            left(say_note(meter)),
-        ]
-        for k, meter in enumerate(result["meters"])
-    ]
-    return table(["meter", "days", *sum(heads, ()), ""], rows)
-
-
-def _kept_cells(kept: dict[str, Any], bands: Iterable[str], source: str) -> list[Cell]:
-    cells = []
-    for band in bands:
-        choice = kept.get(band)
-        for name in ("shared_error", "error"):
-            cells.append(
-                Cell(ratio(choice[name]), f"{source}.{band}.{name}") if choice else Cell(DASH)
-            )
-        cells.append(left(say_kept(choice)))
-    return cells
-
-
 def _draw_curve(points: list[dict[str, Any]]) -> Markup:
     means = {
         method: [point["methods"][method]["mase_mean"] for point in points] for method in METHODS
@@ -125,45 +104,3 @@ def _draw_curve(points: list[dict[str, Any]]) -> Markup:
         label=f"Test MASE against days of history. {said}.",
         reference=1,
     )
-
-
-def _curve_table(points: list[dict[str, Any]]) -> Markup:
-    columns: list[tuple[str, str, str, Any]] = [
-        *(("mase_mean", method, method, ratio) for method in (*METHODS, "persistence")),
-        *(
-            ("num_below_persistence", method, f"{method} below persistence", str)
-            for method in METHODS
-        ),
-    ]
-    rows: list[Line] = [
-        [
-            str(point["days"]),
-            Cell(f"{point['num_meters']:,}", f"curve[{k}].num_meters"),
-            *(
-                Cell(show(point["methods"][method][what]), f"curve[{k}].methods.{method}.{what}")
-                for what, method, _, show in columns
-            ),
-        ]
-        for k, point in enumerate(points)
-    ]
-    return table(["days", "meters", *(head for _, _, head, _ in columns)], rows)
-
-
-def _nested(points: list[dict[str, Any]], what: str, name: str) -> Markup:
-    """A row for each number of days and each meter or lead."""
-    rows: list[Line] = [
-        [
-            f"{point['days']} days",
-            left(one),
-            *(
-                Cell(
-                    ratio(point["methods"][method][what][one]),
-                    f"curve[{k}].methods.{method}.{what}{key(one)}",
-                )
-                for method in METHODS
-            ),
-        ]
-        for k, point in enumerate(points)
-        for one in point["methods"]["adapted"][what]
-    ]
-    return table(["history", name, *METHODS], rows, label=f"by {name}")

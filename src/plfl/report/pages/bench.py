@@ -23,10 +23,8 @@ _SWEEP_HEAD = [
     "peak memory",
     "days each",
 ]
-_YEAR = 365
-"""Days of data that each client has, if memory allows."""
-_BUSY = 0.5
-"""A load from which on a machine is not quiet."""
+_YEAR = 365  # Days of data that each client has, if memory allows
+_BUSY = 0.5  # A load from which on a machine is not quiet
 
 
 def make_page(_: Path, result: dict[str, Any]) -> str:

@@ -58,7 +58,7 @@ def draw_clients(
             "week": _draw_week(client, series[:, :: _stride(series)], interval * _stride(series)),
             "stride": _stride(series),
             "days": _days_table(series),
-            "hours": _draw_hours(forecasts.hours[client].means(), client, "kWh"),
+            "hours": _draw_hours(forecasts.hours[client].means, client, "kWh"),
         }
         for client, series in forecasts.weeks.items()
     ]

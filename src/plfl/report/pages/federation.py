@@ -14,8 +14,8 @@ from markupsafe import Markup
 from plfl.report.charts.lines import Points, line_chart
 from plfl.report.charts.scale import round_ticks, thin
 from plfl.report.render import render_page
-from plfl.report.tables import MAX_FINDINGS, behind, left, table
-from plfl.report.words import DASH, amount, duration, number, sentence
+from plfl.report.tables import MAX_FINDINGS
+from plfl.report.words import amount, duration, number, sentence
 
 _MAX_POINTS = 500
 _SHOWN_ROUNDS = 50
@@ -29,9 +29,7 @@ def make_federation_page(found: Mapping[str, Any], under_way: str, traffic: str)
     is_over = found["round"] >= found["rounds"]
     history = found["history"]
     troubles = [
-        (f"{row['round']:,}", client, what)
-        for row in reversed(history)
-        for client, what in row["remarks"]
+        (row["round"], client, what) for row in reversed(history) for client, what in row["remarks"]
     ]
     asked = [(row["round"], len(row["asked"])) for row in history]
     counted = [(row["round"], len(row["accepted"])) for row in history]
@@ -48,18 +46,20 @@ def make_federation_page(found: Mapping[str, Any], under_way: str, traffic: str)
         tiles=_tiles(history, found["bytes"]),
         troubles=troubles[:MAX_FINDINGS],
         num_troubles=len(troubles),
-        troubles_table=table(
-            ["round", "client", "why"], troubles[:MAX_FINDINGS], kind="words troubles"
-        ),
         loss_chart=_draw("Mean clipped loss", [(row["round"], row["loss"]) for row in history]),
         clients_chart=_draw("Clients that counted", counted, asked, has_zero=True),
         seconds_chart=_draw(
             "Seconds", [(row["round"], row["seconds"]) for row in history], has_zero=True
         ),
-        rounds_table=_rounds_table(history),
-        clients_table=_clients_table(found["clients"]),
+        history=history,
+        rounds=history[: -_SHOWN_ROUNDS - 1 : -1],
+        clients=sorted(found["clients"], key=_is_well),
         traffic=traffic,
     )
+
+
+def _is_well(client: Mapping[str, Any]) -> bool:
+    return not (client["refused"] or client["rest"] or client["problem"])
 
 
 def make_waiting_page(words: str) -> str:
@@ -122,36 +122,3 @@ def _draw(
         label=f"{what} by round{said}.",
         has_zero=has_zero,
     )
-
-
-def _rounds_table(history: Sequence[Mapping[str, Any]]) -> Markup:
-    rows = [
-        [
-            f"{row['round']:,}",
-            f"{len(row['accepted']):,} of {len(row['asked']):,}",
-            number(row["loss"]),
-            f"{row['seconds']:.1f}",
-            f"{row['attempt']:,}",
-        ]
-        for row in reversed(history[-_SHOWN_ROUNDS:])
-    ]
-    head = ["round", "counted", "mean clipped loss", "seconds", "attempts"]
-    some = f"the last {_SHOWN_ROUNDS} " if len(history) > _SHOWN_ROUNDS else ""
-    return behind(table(head, rows), f"Show {some}as table")
-
-
-def _clients_table(clients: Sequence[Mapping[str, Any]]) -> Markup:
-    """Those with a problem first."""
-    ordered = sorted(
-        clients, key=lambda client: not (client["refused"] or client["rest"] or client["problem"])
-    )
-    rows = [
-        [
-            client["id"],
-            f"{client['num_counted']:,} of {client['num_asked']:,}",
-            DASH if client["num_windows"] is None else f"{client['num_windows']:,}",
-            left(client["state"]),
-        ]
-        for client in ordered
-    ]
-    return table(["client", "counted", "windows", "state"], rows, kind="members")

@@ -4,7 +4,7 @@ In every fold each level is represented by its own point with the lowest validat
 nothing after the fold's end has a say in anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,11 @@ from markupsafe import Markup
 from plfl.report.charts.rows import Mark, Row, ratio_rows
 from plfl.report.grid import WINNER, Contender, Source, StoredStudy
 from plfl.report.pages.study_figures import SIGNS
-from plfl.report.tables import Cell, behind, left, mean_cell, mean_of, table
+from plfl.report.tables import Cell, behind, left, mean_cell, table
 from plfl.report.words import DASH, number, ratio
 
+# Who stands for a level in one part of the time; None where validation MASE is undefined.
 Part = Contender | None
-"""Who stands for a level in one part of the time; None where validation MASE is undefined."""
-
-
-def mean_of_part(part: Part) -> float | None:
-    """Test MASE in one part of the time, mean over seeds."""
-    return part.point.mean("mase_mean") if part else None
 
 
 def mean_over(parts: Sequence[Part]) -> Cell:
@@ -37,7 +32,7 @@ def spread(parts: Sequence[Part]) -> float | None:
     """The standard deviation of the parts' means, as of a sample; None for one part, or where a
     mean is undefined.
     """
-    means = [mean_of_part(part) for part in parts]
+    means = [mean_over([part]).value for part in parts]
     return (
         None if None in means or len(means) < 2 else float(np.std(np.array(means, float), ddof=1))
     )
@@ -49,25 +44,31 @@ def draw_folds(study: StoredStudy, source: Source) -> dict[str, Any]:
     """
     tracks = study.through_time(source)
     parts = [source, *(fold.sources[source.index] for fold in study.folds)]
+    cells = {
+        who: [*(mean_over([part]) for part in track), mean_over(track[1:])]
+        for who, track in tracks.items()
+    }
     names = ["single split", *(f"{part.stored['test'][0][:10]} on" for part in parts[1:])]
-    means = {who: list(map(mean_of_part, track)) for who, track in tracks.items()}
-    means = {who: [*values, mean_of(values[1:])] for who, values in means.items()}
-    styles = {who: next((one.style for one in track if one), 0) for who, track in tracks.items()}
+    styles = {who: _style(track) for who, track in tracks.items()}
     rows = [
-        _row(name, {who: values[k] for who, values in means.items()}, styles)
+        _row(name, {who: own[k].value for who, own in cells.items()}, styles)
         for k, name in enumerate([*names, "mean of folds"])
     ]
-    said = [f"{who} {ratio(own[0])}, mean of folds {ratio(own[-1])}" for who, own in means.items()]
+    said = [f"{who} {own[0].text}, mean of folds {own[-1].text}" for who, own in cells.items()]
     label = f"Test MASE on {source.label}, single split and folds: {'; '.join(said)}."
     return {
         "title": source.label,
         "caption": "",
         "chart": ratio_rows(rows, label=label),
-        "table": behind(_table(source.label, parts, tracks)),
+        "table": behind(_table(source.label, parts, tracks, cells)),
     }
 
 
-def _row(name: str, values: dict[str, float | None], styles: dict[str, int]) -> Row:
+def _style(track: Sequence[Part]) -> int:
+    return next((one.style for one in track if one), 0)
+
+
+def _row(name: str, values: dict[str, float | None], styles: Mapping[str, int]) -> Row:
     """A part of the time; at its right, the lowest."""
     known = {who: value for who, value in values.items() if value is not None}
     marks = [
@@ -83,7 +84,9 @@ def _row(name: str, values: dict[str, float | None], styles: dict[str, int]) -> 
     return Row(name, marks, f"{best} {ratio(known.get(best))}".removeprefix(f"{WINNER} "))
 
 
-def _table(label: str, parts: Sequence[Source], tracks: dict[str, list[Part]]) -> Markup:
+def _table(
+    label: str, parts: Sequence[Source], tracks: dict[str, list[Part]], cells: dict[str, list[Cell]]
+) -> Markup:
     head = ["part", "tested from (UTC)", "to", "clients"]
     rows: list[list[str | Cell]] = [
         [
@@ -96,9 +99,8 @@ def _table(label: str, parts: Sequence[Source], tracks: dict[str, list[Part]]) -
     rows += [["mean of folds", "", "", ""], ["standard deviation", "", "", ""]]
     for who, track in tracks.items():
         head += [who, "with"]
-        cells = [*(mean_over([one]) for one in track), mean_over(track[1:])]
-        cells.append(Cell(number(spread(track[1:]))))
+        own = [*cells[who], Cell(number(spread(track[1:])))]
         details = [*(left(one.detail if one else DASH) for one in track), Cell(""), Cell("")]
-        for row, *added in zip(rows, cells, details, strict=True):
+        for row, *added in zip(rows, own, details, strict=True):
             row += added
     return table(head, rows, label=f"of the folds of {label}")

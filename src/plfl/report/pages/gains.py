@@ -14,8 +14,7 @@ from plfl.report.pages.study_figures import AXES, SIGNS, plain_value
 from plfl.report.tables import MAX_ROWS, Cell, Line, behind, left, table
 from plfl.report.words import DASH, count, number, ratio
 
-_Scores = Mapping[str, Mapping[str, float | None]]
-"""A contender's MASE by client, by its short name."""
+_Scores = Mapping[str, Mapping[str, Cell]]  # MASE by client of each contender, by its short name
 _MAX_OPEN_ROWS = 60
 _MAX_WORDS = 14  # characters of a method's name in a chart
 
@@ -23,25 +22,21 @@ _MAX_WORDS = 14  # characters of a method's name in a chart
 def draw_gains(source: Source, num_sources: int) -> dict[str, Any]:
     """Every client's test MASE: by client for the worst, and by method for all."""
     scores = {
-        one.short: {client: one.point.client_mean(client) for client in source.ids}
+        one.short: {client: one.point.client_cell(client) for client in source.ids}
         for one in source.contenders
     }
-    focus = scores[source.focus.short] if source.focus else {}
-    ordered = sorted(source.ids, key=lambda client: -(focus.get(client) or 0))
-    shown = [one for one in ordered if any(own[one] is not None for own in scores.values())]
+    focus = scores[source.focus.short] if source.focus else dict.fromkeys(source.ids, Cell(DASH))
+    ordered = sorted(source.ids, key=lambda client: -(focus[client].value or 0))
+    rows = [_client_row(source, client, scores) for client in ordered]
+    shown = [row for row in rows if row.marks]
     worst = shown[:MAX_NAMED_ROWS]
     label = f"Test MASE of {len(worst)} clients of {source.label} by method"
     return {
-        "label": source.label,
-        "num_clients": len(ordered),
         "num_shown": len(worst),
         "num_more": len(shown) - len(worst),
-        "by_client": ratio_rows(
-            [_client_row(source, client, scores) for client in worst],
-            label=f"{label}; the numbers are in the table.",
-        ),
+        "by_client": ratio_rows(worst, label=f"{label}; the numbers are in the table."),
         "by_method": _draw_methods(source, scores),
-        "table": behind(_clients_table(source, ordered, MAX_ROWS // num_sources)),
+        "table": behind(_clients_table(source, ordered, scores, MAX_ROWS // num_sources)),
     }
 
 
@@ -49,39 +44,40 @@ def _client_row(source: Source, client: str, scores: _Scores) -> Row:
     marks = []
     losers = []
     for one in source.contenders:
-        value = scores[one.short][client]
-        if value is not None:
-            kind = "bad" if value > 1 else f"l{one.style}"
-            title = f"{client}, {one.name}: {ratio(value)}"
-            marks.append(Mark(value, kind, SIGNS[one.style], title))
-            losers += [one.short] if value > 1 else []
+        cell = scores[one.short][client]
+        if cell.value is not None:
+            kind = "bad" if cell.value > 1 else f"l{one.style}"
+            title = f"{client}, {one.name}: {cell.text}"
+            marks.append(Mark(cell.value, kind, SIGNS[one.style], title))
+            losers += [one.short] if cell.value > 1 else []
     return Row(client, marks, f"▲ {' '.join(losers)}" if losers else "", "bad" if losers else "")
 
 
 def _draw_methods(source: Source, scores: _Scores) -> Markup:
     columns = {
-        one.words if len(one.words) <= _MAX_WORDS else one.short: scores[one.short].values()
+        one.words if len(one.words) <= _MAX_WORDS else one.short: [
+            cell.value for cell in scores[one.short].values()
+        ]
         for one in source.contenders
-    } | {one.words: one.values.values() for one in source.baselines}
-    rows = [_method_row(name, [v for v in own if v is not None]) for name, own in columns.items()]
-    rows = [row for row in rows if row.marks]
+    } | {one.words: list(one.values.values()) for one in source.baselines}
+    rows = [row for name, own in columns.items() if (row := _method_row(name, own)).marks]
     said = "; ".join(f"{row.name}: {row.remark} lose" for row in rows)
     return stroke_chart(rows, label=f"Test MASE by method on {source.label}; {said}.")
 
 
-def _method_row(name: str, values: Sequence[float]) -> Row:
+def _method_row(name: str, scores: Sequence[float | None]) -> Row:
+    values = [score for score in scores if score is not None]
     losers = sum(value > 1 for value in values)
     marks = [Mark(value, "bad" if value > 1 else "good", STROKE) for value in values]
     return Row(name, marks, f"{losers:,} of {len(values):,}", "bad" if losers else "")
 
 
-def _clients_table(source: Source, ids: Sequence[str], most: int) -> Markup:
-    runs = [run for one in source.contenders for run in one.point.stored]
-    notes = {c["id"]: c["note"] for run in reversed(runs) for c in run["clients"] if c["note"]}
+def _clients_table(source: Source, ids: Sequence[str], scores: _Scores, most: int) -> Markup:
+    notes = _notes(source)
     rows: list[Line] = [
         [
             client,
-            *(one.point.client_cell(client) for one in source.contenders),
+            *(own[client] for own in scores.values()),
             *(Cell(ratio(b.values.get(client)), b.paths.get(client, "")) for b in source.baselines),
             left(notes.get(client, "")),
         ]
@@ -90,6 +86,12 @@ def _clients_table(source: Source, ids: Sequence[str], most: int) -> Markup:
     names = [one.name for one in source.contenders] + [one.words for one in source.baselines]
     label = f"of the clients of {source.label}"
     return table(["client", *names, "note"], rows, label=label, most=most)
+
+
+def _notes(source: Source) -> dict[str, str]:
+    """Why a client's MASE is undefined, in the words of the first run that has any."""
+    runs = [run for one in source.contenders for run in one.point.stored]
+    return {c["id"]: c["note"] for run in reversed(runs) for c in run["clients"] if c["note"]}
 
 
 def results_table(study: StoredStudy) -> Markup:

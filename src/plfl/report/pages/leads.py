@@ -5,6 +5,7 @@ earlier load is repeated in the model's place. Of a run that has none of these, 
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import log2
 from typing import Any
 
@@ -21,14 +22,13 @@ from plfl.report.words import counted, listed, ratio
 
 Client = Mapping[str, Any]
 Section = dict[str, Any] | None
+Shares = Mapping[str, float]  # by percent of the interval
 _REPEATED = "repeated_leads"
 _HOUR = counted(SHORT_MINUTES // 60, "hour")
 _BANDS = {"short": f"up to {_HOUR}", "long": f"beyond {_HOUR}"}
 _MAX_ROWS = 200
-_TOP = 2.0
-"""What errs more is off the picture of leads."""
-_FAR = 0.05
-"""A coverage that misses its target by more is pointed out."""
+_TOP = 2.0  # What errs more is off the picture of leads
+_FAR = 0.05  # A coverage that misses its target by more is pointed out
 _MAX_NAMED = 5
 _SIGNS = ("○", "●", "◆", "◇")
 
@@ -120,41 +120,45 @@ def draw_coverage(result: Client, clients: Sequence[Client]) -> Section:
     first.
     """
     means = {p: mean for p, mean in (result.get("coverage") or {}).items() if mean is not None}
-    covered = {
-        client["id"]: {p: client["coverage"][p] for p in means}
-        for client in clients
-        if client.get("coverage")
-    }
-    covered = {client: shares for client, shares in covered.items() if None not in shares.values()}
-    if not means or not covered:
+    covered = _rank_covered(clients, list(means))
+    if not covered:
         return None
-    misses = {client: _miss(shares) for client, shares in covered.items()}
-    ordered = sorted(covered, key=lambda client: (-abs(misses[client]), client))
-    shown = [_coverage_row(c, covered[c], misses[c]) for c in ordered[:MAX_NAMED_ROWS]]
-    rows = [[c, *(f"{100 * share:.1f}" for share in covered[c].values())] for c in ordered]
+    shown = [_coverage_row(client, own) for client, own in covered.items()][:MAX_NAMED_ROWS]
+    rows = [[client, *(f"{100 * s:.1f}" for s in own.values())] for client, own in covered.items()]
     head = ["client", *(f"% in the {percent} % interval" for percent in means)]
-    keys = zip(_SIGNS, means, strict=False)
-    label = "Share of test loads within the intervals, by client"
-    farthest = f"These are the {len(shown)} farthest off of {len(ordered):,}."
+    label = f"Share of test loads within the intervals, by client; {len(shown)} clients"
     return {
-        "words": _say_coverage(means, {client: misses[client] for client in ordered}),
-        "key": ", ".join(f"{sign} of the {percent} % interval" for sign, percent in keys),
+        "words": _say_coverage(means, covered),
+        "signs": list(zip(_SIGNS, means, strict=False)),
         "chart": share_rows(
             shown,
             [int(percent) / 100 for percent in means],
-            label=f"{label}; {len(shown)} clients, the farthest off first.",
+            label=f"{label}, the farthest off first.",
         ),
-        "hint": farthest if len(ordered) > len(shown) else "",
+        "num_shown": len(shown),
+        "num_clients": len(covered),
         "table": behind(table(head, rows, most=_MAX_ROWS)),
     }
 
 
-def _miss(shares: Mapping[str, float]) -> float:
+def _rank_covered(clients: Sequence[Client], levels: Sequence[str]) -> dict[str, Shares]:
+    """The shares of those clients that have all of these intervals, the farthest off first."""
+    own = {c["id"]: {p: c["coverage"][p] for p in levels} for c in clients if c.get("coverage")}
+    known = {
+        client: shares
+        for client, shares in own.items()
+        if levels and all(share is not None for share in shares.values())
+    }
+    return dict(sorted(known.items(), key=lambda item: (-abs(_miss(item[1])), item[0])))
+
+
+def _miss(shares: Shares) -> float:
     """How far the intervals of a client are off, at worst; below 0 if they are too narrow there."""
     return max((share - int(percent) / 100 for percent, share in shares.items()), key=abs)
 
 
-def _coverage_row(client: str, shares: Mapping[str, float], miss: float) -> Row:
+def _coverage_row(client: str, shares: Shares) -> Row:
+    miss = _miss(shares)
     kind = "bad" if miss < -_FAR else ""
     marks = [
         Mark(share, kind or "good", sign, f"{100 * share:.1f} %")
@@ -163,13 +167,13 @@ def _coverage_row(client: str, shares: Mapping[str, float], miss: float) -> Row:
     return Row(client, marks, "too narrow" if kind else "wide" if miss > _FAR else "", kind)
 
 
-def _say_coverage(means: Mapping[str, float], misses: Mapping[str, float]) -> str:
+def _say_coverage(means: Shares, covered: Mapping[str, Shares]) -> str:
     """The means, and who is off by more than five points."""
     found = [f"the {level} % interval covers {100 * mean:.1f} %" for level, mean in means.items()]
     points = f"by more than {100 * _FAR:.0f} points"
     off = {
-        "too narrow": [client for client, miss in misses.items() if miss < -_FAR],
-        "wider than needed": [client for client, miss in misses.items() if miss > _FAR],
+        "too narrow": [client for client, own in covered.items() if _miss(own) < -_FAR],
+        "wider than needed": [client for client, own in covered.items() if _miss(own) > _FAR],
     }
     said = [f"They are {what} {points} for {_some(own)}." for what, own in off.items() if own]
     average = f"On average {listed(found)} of the test loads, over all leads."
@@ -210,20 +214,17 @@ def _tuning_row(band: str, own: Sequence[Client]) -> list[str | Cell]:
 
 def draw_repeated(clients: Sequence[Client]) -> Section:
     """At which leads an earlier load is published in the model's place, and for whom."""
-    told = {
-        client["id"]: client["personal"][_REPEATED]
-        for client in clients
-        if _REPEATED in (client.get("personal") or ())
-    }
+    kept = {client["id"]: client["personal"] for client in clients if client.get("personal")}
+    told = {client: own[_REPEATED] for client, own in kept.items() if _REPEATED in own}
     if not told:
         return None
-    leads = sorted({lead for own in told.values() for lead in own}, key=read_minutes)
-    if not leads:
-        return {"words": "Here the model is published for every client at every lead.", "table": ""}
-    rows = []
-    for lead in leads:
-        owners = [client for client, own in told.items() if lead in own]
-        rows.append([lead, f"{len(owners):,} of {len(told):,}", _some(owners)])
-    num_owners = sum(bool(own) for own in told.values())
-    words = f"Here that is so for {num_owners:,} of {len(told):,} clients, at one lead or more."
-    return {"words": words, "table": table(["lead", "clients", "which"], rows, kind="words")}
+    owners: dict[str, list[str]] = {}
+    for client, leads in told.items():
+        for lead in leads:
+            owners.setdefault(lead, []).append(client)
+    rows = [
+        (lead, f"{len(owners[lead]):,} of {len(told):,}", _some(owners[lead]))
+        for lead in sorted(owners, key=read_minutes)
+    ]
+    num_owners = len(set(chain.from_iterable(owners.values())))
+    return {"num": num_owners, "num_clients": len(told), "rows": rows}

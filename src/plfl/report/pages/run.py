@@ -53,16 +53,14 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         "run.html",
         name=name,
         result=result,
-        does_win=result["mase_mean"] is not None and result["mase_mean"] < 1,
         ahead=say_ahead(by_lead, interval),
         facts=_say_facts(result, config),
         rivals=say_rivals(rivals) if by_lead else "",
         tiles=_tiles(result, scored, rivals),
         remarks=_remarks(result, clients),
-        num_rounds=len(history),
+        history=history,
         loss_chart=_draw_history(history, "loss", "Training loss"),
         mase_chart=_draw_history(history, "validation_mase", "Validation MASE", reference=1),
-        rounds_table=_rounds_table(history),
         num_scored=len(scored),
         num_charted=MAX_CHARTED_CLIENTS,
         strip=_draw_strip(scored),
@@ -75,7 +73,6 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         clients=draw_clients(forecasts, clients, interval),
         hidden=say_hidden(clients),
         clients_table=_clients_table(clients, baselines),
-        origin_table=table(["fact", "value"], _origin(result), kind="words"),
         config=read(folder / "config.toml", str),
     )
 
@@ -165,14 +162,6 @@ def _draw_history(history: _History, name: str, title: str, reference: int | Non
     )
 
 
-def _rounds_table(history: _History) -> Markup:
-    rows = [
-        [f"{row['round']:g}", number(row["loss"]), ratio(row["validation_mase"], "")]
-        for row in history
-    ]
-    return behind(table(["round", "training loss", "validation MASE"], rows))
-
-
 def _draw_strip(scored: list[dict[str, Any]]) -> Markup | None:
     """A stroke for every client, where the bars are those of the worst alone."""
     if len(scored) <= MAX_CHARTED_CLIENTS:
@@ -220,15 +209,4 @@ def _client_cells(client: dict[str, Any], baselines: list[str]) -> list[str | Ce
         cell("mase_insample", ratio),
         *map(cell, ("mae", "rmse", "nrmse", "load_mean", "load_sd")),
         cell("num_windows", "{:,}".format),
-    ]
-
-
-def _origin(result: dict[str, Any]) -> list[tuple[str, str | Cell]]:
-    speed = "client_steps_per_second"
-    return [
-        ("seed", Cell(str(result["seed"]), "seed")),
-        ("data fingerprint", result["data_fingerprint"]),
-        ("seconds", Cell(number(result["seconds"]), "seconds")),
-        ("client steps per second", Cell(number(result[speed]), speed)),
-        *((f"version of {name}", version) for name, version in result["versions"].items()),
     ]

@@ -5,6 +5,7 @@ comes from result.json; nothing is trained.
 """
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,11 @@ from plfl.report.pages.verdict import (
 )
 from plfl.report.render import render_page
 from plfl.report.tables import MAX_FINDINGS, Cell, behind, mean_of, table
-from plfl.report.words import DASH, amount, count, counted, duration, listed, number, ratio
+from plfl.report.words import DASH, amount, count, counted, ratio
 
 _MAX_SAID = 3  # rivals of a source in its tile
 _MARKS = {"beats": "●", "loses to": "▲", "unclear": "○"}
+_NO_FINDINGS = Markup("<p>The data doctor found nothing to remark.</p>")
 _KINDS = {"beats": "good", "loses to": "bad"}
 _DUEL_HEAD = [
     "source",
@@ -54,7 +56,7 @@ _DUEL_HEAD = [
 
 
 def make_page(folder: Path, result: dict[str, Any]) -> str:
-    """The HTML of a study's page."""
+    """The HTML of a study's page; its template asks for the figures of each source."""
     study = StoredStudy(result)
     outcomes = {duel.found.outcome for duel in study.duels}
     weeks = [
@@ -64,49 +66,32 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
     ]
     return render_page(
         "study.html",
+        result=result,
+        study=study,
         name=" · ".join(dict.fromkeys([result["study"]["name"], folder.resolve().name])),
-        facts=_say_facts(study),
         kind="good" if outcomes == {"beats"} else "bad" if "loses to" in outcomes else "",
         verdict=say_verdict(study),
-        tiles=[_tile(study, source) for source in study.sources],
+        tile_of=_tile,
         traffic_tile=_traffic_tile(study),
         duels=_draw_duels(study),
         method=say_method(study),
-        has_levels=study.has_levels,
-        contenders={
-            one.name if study.has_levels else one.short: (one.style, SIGNS[one.style])
-            for source in study.sources
-            for one in source.contenders
-        },
-        folds=[draw_folds(study, source) for source in study.sources] if study.folds else [],
-        folds_said=say_folds(study) if study.folds else "",
-        num_blocks=len(study.folds) + 1,
-        loads=[draw_loads(source, len(study.sources)) for source in study.sources],
+        signs=SIGNS,
+        say_folds=say_folds,
+        draw_folds=draw_folds,
+        draw_loads=draw_loads,
         traffic=draw_traffic(study),
         axes=say_axes(study),
-        maps=[draw_maps(study, source) for source in study.sources if study.axes and source.points],
-        curves=[draw_curves(source) for source in study.sources],
-        gains=[draw_gains(source, len(study.sources)) for source in study.sources],
+        draw_maps=draw_maps,
+        draw_curves=draw_curves,
+        draw_gains=draw_gains,
         weeks=weeks,
-        clients=[client for week in weeks for client in week["clients"]],
+        clients=list(chain.from_iterable(week["clients"] for week in weeks)),
         results=results_table(study),
-        grid_table=_grid_table(study),
-        sources_table=_sources_table(study.sources),
+        name_value=name_value,
+        as_json=json.dumps,
         findings=_findings_table(study.sources),
-        facts_table=_facts_table(study),
+        counted=counted,
     )
-
-
-def _say_facts(study: StoredStudy) -> list[str]:
-    num_points = max((len(source.points) for source in study.sources), default=0)
-    labels = listed([source.label for source in study.sources])
-    return [
-        f"{len(study.runs):,} runs: {num_points:,} points of the grid",
-        f"{counted(len(study.sources), 'source')} ({labels})",
-        counted(len(study.seeds), "seed"),
-        *([f"{counted(len(study.folds), 'fold')} of the time"] if study.folds else []),
-        f"recipe {study.result['study']['recipe']}",
-    ]
 
 
 def _tile(study: StoredStudy, source: Source) -> dict[str, Any]:
@@ -230,59 +215,17 @@ def _read_week(folder: Path, study: StoredStudy, source: Source) -> dict[str, An
     }
 
 
-def _grid_table(study: StoredStudy) -> Markup | str:
-    rows = [
-        *(
-            (axis, ", ".join(name_value(axis, value) for value in values))
-            for axis, values in study.grid.items()
-        ),
-        *((name, json.dumps(value)) for name, value in study.result["study"]["settings"].items()),
-    ]
-    return table(["setting", "value"], rows, kind="words", label="of the grid") if rows else ""
-
-
-def _sources_table(sources: list[Source]) -> Markup:
-    rows = [
-        [
-            one.stored["name"],
-            f"{len(one.stored['clients']):,}",
-            f"{one.stored['interval_minutes']:g}",
-            one.stored["fingerprint"],
-        ]
-        for one in sources
-    ]
-    head = ["source", "clients", "minutes", "fingerprint"]
-    return table(head, rows, kind="words", label="of sources")
-
-
-def _facts_table(study: StoredStudy) -> Markup:
-    result = study.result
-    speed = "client_steps_per_second"
-    rows: list[tuple[str, str | Cell]] = [
-        ("study", result["study"]["name"]),
-        ("recipe", result["study"]["recipe"]),
-        ("seeds", ", ".join(map(str, study.seeds))),
-        ("devices", ", ".join(result["devices"])),
-        ("time", Cell(duration(result["seconds"]), "seconds", "duration")),
-        ("client steps per second", Cell(number(result[speed]), speed)),
-        *((f"version of {name}", version) for name, version in result["versions"].items()),
-    ]
-    return table(["fact", "value"], rows, kind="words", label="of versions and times")
-
-
-def _findings_table(sources: list[Source]) -> Markup | None:
+def _findings_table(sources: list[Source]) -> Markup:
     rows = [
         [
             source.label,
-            f"{found['code']} {found['title']}",
-            found["place"].get("client", ""),
-            found["detail"],
+            f"{row['code']} {row['title']}",
+            row["place"].get("client", ""),
+            row["detail"],
         ]
         for source in sources
-        for found in source.stored["findings"]
+        for row in source.stored["findings"]
     ]
-    if not rows:
-        return None
     head = ["source", "rule", "client", "what"]
     found = table(head, rows, kind="words", label="of findings", most=MAX_FINDINGS, rest=True)
-    return behind(found, f"What the data doctor found ({len(rows):,})")
+    return behind(found, f"What the data doctor found ({len(rows):,})") if rows else _NO_FINDINGS

@@ -11,11 +11,10 @@ from plfl.report.charts.lines import line_chart
 from plfl.report.charts.rows import Mark, Row, amount_chart, log_rows
 from plfl.report.charts.scale import round_ticks, thin
 from plfl.report.grid import Point, Source, StoredStudy, name_level, name_value
-from plfl.report.tables import MAX_ROWS, Cell, Line, behind, left, mean_cell, mean_of, table
+from plfl.report.tables import MAX_ROWS, Cell, Line, behind, left, mean_cell, table
 from plfl.report.words import DASH, amount, number, ratio
 
-Figure = dict[str, Any]
-"""Title, caption, chart and table."""
+Figure = dict[str, Any]  # Title, caption, chart and table
 SIGNS = "■●◆▼○"
 AXES = {"client": "client optimizer", "server": "server optimizer", "personal": "personalization"}
 _MAX_LOAD_ROWS = 240
@@ -113,7 +112,7 @@ def draw_maps(study: StoredStudy, source: Source) -> dict[str, Any]:
     """The heat maps of a source: rows and columns are the first two axes, a map for each value of
     the others.
     """
-    shades = Shades.over([point.mean("mase_mean") for point in source.points])
+    shades = Shades.over([point.cell("mase_mean").value for point in source.points])
     columns = _values_on(study, 1, source.points)
     return {
         "label": source.label,
@@ -133,7 +132,7 @@ def _draw_map(
     by_place = {(_value_on(study, 0, point), _value_on(study, 1, point)): point for point in points}
     cells = [[_heat(study, source, by_place.get((row, col))) for col in columns] for row in rows]
     title = ", ".join(name_value(axis, value) for axis, value in fixed.items())
-    where = f"{source.label}, {title}" if title else source.label
+    where = ", ".join(filter(None, (source.label, title)))
     axes = [AXES.get(axis, axis) for axis in study.axes[:2]]
     lowest = lowest_of(cells)
     said = f"lowest: {lowest.title}" if lowest else "undefined everywhere"
@@ -174,11 +173,10 @@ def plain_value(axis: str, value: Any) -> str:
 def _heat(study: StoredStudy, source: Source, point: Point | None) -> Heat | None:
     if point is None:
         return None
-    value = point.mean("mase_mean")
     cell = point.cell("mase_mean", _short_ratio)
     why = cell.note or (f"{len(point.runs)} seeds" if len(point.runs) > 1 else "")
     title = f"{study.name_point(point.values)}: {cell.text}" + (f" ({why})" if why else "")
-    return Heat(value, cell, title, point in source.chosen)
+    return Heat(cell.value, cell, title, point in source.chosen)
 
 
 def _short_ratio(value: float | None) -> str:
@@ -190,15 +188,13 @@ def draw_curves(source: Source) -> Figure:
     """Validation MASE by round, mean over seeds, of each contender."""
     found = [_curve(one.point) for one in source.contenders]
     rounds = sorted({x for curve in found for x in curve})
-    rows = [[f"{x:g}", *(curve.get(x, (None, DASH))[1] for curve in found)] for x in rounds]
+    rows: list[Line] = [[f"{x:g}", *(curve.get(x, DASH) for curve in found)] for x in rounds]
     heads = [f"{one.short} ({one.detail})" for one in source.contenders]
     curves = {}
     ends = []
     for one, curve in zip(source.contenders, found, strict=True):
-        curves[f"curve l{one.style}"] = [(x, value) for x, (value, _) in curve.items()]
-        ends += [
-            f"{one.short} {cell.text} in round {x:g}" for x, (_, cell) in list(curve.items())[-1:]
-        ]
+        curves[f"curve l{one.style}"] = [(x, cell.value) for x, cell in curve.items()]
+        ends += [f"{one.short} {cell.text} in round {x:g}" for x, cell in list(curve.items())[-1:]]
     return {
         "title": source.label,
         "caption": "; ".join(f"{one.short}: {one.detail}" for one in source.contenders),
@@ -212,14 +208,11 @@ def draw_curves(source: Source) -> Figure:
     }
 
 
-def _curve(point: Point) -> dict[float, tuple[float | None, Cell]]:
-    """By round the mean over seeds, None where a seed has no value, and its cell."""
+def _curve(point: Point) -> dict[float, Cell]:
+    """By round the mean over seeds, undefined where a seed has no value."""
     by_round: dict[float, dict[str, float | None]] = {}
     for path, run in zip(point.paths("curve"), point.stored, strict=True):
         for i, row in enumerate(run["curve"]):
             own = by_round.setdefault(row["round"], {})
             own[f"{path}[{i}].validation_mase"] = row["validation_mase"]
-    return {
-        x: (mean_of(list(own.values())), mean_cell(list(own.values()), list(own)))
-        for x, own in sorted(by_round.items())
-    }
+    return {x: mean_cell(list(own.values()), list(own)) for x, own in sorted(by_round.items())}
