@@ -22,8 +22,8 @@ from plfl._version import __version__
 from plfl.bench.environments import find_python
 from plfl.bench.options import SYSTEMS, Measured, Observer, Options, Progress
 from plfl.errors import BadInput, RunFailed
-from plfl.runs import folder as runfolder
 from plfl.report.page import write_report
+from plfl.runs import folder as runfolder
 from plfl.storage import write_json
 
 CHECK_TOLERANCE = 1e-4
