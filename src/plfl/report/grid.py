@@ -8,7 +8,7 @@ the contenders are the best points themselves. In every fold of the time each is
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
@@ -96,6 +96,11 @@ class Baseline:
     paths: dict[str, str]  # Where each value is stored
     path: str  # All of them
 
+    @cached_property
+    def mean(self) -> Cell:
+        """Over clients; undefined where that of one is."""
+        return replace(mean_cell(list(self.values.values()), [self.path]), note="")
+
     @property
     def words(self) -> str:
         """Its name in words."""
@@ -116,6 +121,12 @@ class Source:
     focus: Contender | None  # The one whose victory is in question
     chosen: list[Point]  # The points that the headline is about
     baselines: list[Baseline]
+
+    @property
+    def best_baseline(self) -> Baseline | None:
+        """The baseline with the lowest mean, however it compares."""
+        known = [one for one in self.baselines if one.mean.value is not None]
+        return min(known, key=lambda one: one.mean.value or 0, default=None)
 
     @property
     def rivals(self) -> list[Contender]:
@@ -170,6 +181,12 @@ class StoredStudy:
     def levels(self) -> dict[str, str]:
         """The personalization levels in short and in words."""
         return dict(map(name_level, self.grid["personal"])) if self.has_levels else {}
+
+    @property
+    def rivals(self) -> dict[str, str]:
+        """What P1, P2, P3 stand for."""
+        found = [one for source in self.sources for one in source.contenders]
+        return {one.short: one.words for one in found if one.short != one.words}
 
     @property
     def styles(self) -> dict[str, int]:
@@ -290,6 +307,11 @@ class StoredStudy:
             return {WINNER: [one.focus for one in own]}
         found = [{contender.short: contender for contender in one.contenders} for one in own]
         return {short: [one.get(short) for one in found] for short in self.levels}
+
+    def focus_through_time(self, source: Source) -> list[Contender | None]:
+        """The one whose victory is in question, on the single split and then in each fold."""
+        assert source.focus is not None
+        return self.through_time(source)[source.focus.short if self.has_levels else WINNER]
 
 
 def _rank(points: Sequence[Point]) -> list[Point]:

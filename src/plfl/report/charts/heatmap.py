@@ -21,9 +21,8 @@ _LEAST_SPAN = 0.1  # from the palest to the strongest blue, so that small differ
 
 @dataclass(frozen=True)
 class Heat:
-    """One cell: its value, None where it is undefined, and what to write."""
+    """One cell: a number, or a dash where it is undefined."""
 
-    value: float | None
     cell: Cell
     title: str
     is_chosen: bool = False
@@ -58,8 +57,8 @@ class Shades:
 
 def lowest_of(cells: Sequence[Sequence[Heat | None]]) -> Heat | None:
     """The first of the cells with the lowest value."""
-    known = [heat for row in cells for heat in row if heat and heat.value is not None]
-    return min(known, key=lambda heat: heat.value or 0, default=None)
+    known = [heat for row in cells for heat in row if heat and heat.cell.value is not None]
+    return min(known, key=lambda heat: heat.cell.value or 0, default=None)
 
 
 def heat_map(
@@ -82,7 +81,7 @@ def heat_map(
         columns=[split_name(name) for name in columns],
         rows=list(zip(rows, cells, strict=True)),
         shades=shades,
-        lowest=lowest.value if lowest else None,
+        lowest=lowest.cell.value if lowest else None,
     )
 
 

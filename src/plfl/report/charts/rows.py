@@ -40,15 +40,6 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Bar:
-    """From one value to another."""
-
-    begin: float
-    end: float
-    kind: str
-
-
-@dataclass(frozen=True)
 class Row:
     """A named row of marks, with a remark at its right."""
 
@@ -56,7 +47,8 @@ class Row:
     marks: Sequence[Mark] = ()
     remark: str = ""
     kind: str = ""
-    bar: Bar | None = None
+    bar: tuple[float, float] | None = None  # from one value to another
+    bar_kind: str = ""
 
 
 def bar_chart(rows: Sequence[tuple[str, float]], *, label: str) -> Markup:
@@ -64,14 +56,17 @@ def bar_chart(rows: Sequence[tuple[str, float]], *, label: str) -> Markup:
     drawn = []
     for name, value in rows:
         kind, sign, word = ("bad", "▲", " loses") if value > 1 else ("good", "●", "")
-        bar = Bar(1, value, f"bar {kind}")
-        drawn.append(Row(name, [Mark(value, kind, sign)], f"{ratio(value)}{word}", bar=bar))
+        remark = f"{ratio(value)}{word}"
+        marks = [Mark(value, kind, sign)]
+        drawn.append(Row(name, marks, remark, bar=(1, value), bar_kind=f"bar {kind}"))
     return ratio_rows(drawn, label=label, has_zone=False)
 
 
 def amount_chart(rows: Sequence[tuple[str, float, str]], *, label: str) -> Markup:
     """One bar per name, from 0 to its value; the text says the value."""
-    drawn = [Row(name, remark=text, bar=Bar(0, value, "amount")) for name, value, text in rows]
+    drawn = [
+        Row(name, remark=text, bar=(0, value), bar_kind="amount") for name, value, text in rows
+    ]
     scale = Scale(0.0, max((value for _, value, _ in rows), default=0) or 1.0, {0.0: ""})
     return _draw(drawn, scale, label)
 
@@ -122,7 +117,7 @@ def share_rows(rows: Sequence[Row], targets: Sequence[float], *, label: str) -> 
 def interval_chart(rows: Sequence[Row], *, label: str) -> Markup:
     """Marks with intervals around the line at 0."""
     values = [mark.value for row in rows for mark in row.marks]
-    values += [end for row in rows if row.bar for end in (row.bar.begin, row.bar.end)]
+    values += [end for row in rows for end in row.bar or ()]
     if not values:
         return NOTHING
     scale = ticked(nice_ticks(min(0, *values), max(0, *values), num_steps=5))

@@ -15,7 +15,7 @@ from plfl.report.charts.lines import Points, line_chart
 from plfl.report.charts.scale import round_ticks, thin
 from plfl.report.render import render_page
 from plfl.report.tables import MAX_FINDINGS
-from plfl.report.words import amount, duration, number, sentence
+from plfl.report.words import number, sentence
 
 _MAX_POINTS = 500
 _SHOWN_ROUNDS = 50
@@ -43,7 +43,9 @@ def make_federation_page(found: Mapping[str, Any], under_way: str, traffic: str)
         if is_over
         else f"Round {found['round']:,} of {found['rounds']:,}",
         words=_say_state(found["clients"], under_way, is_over=is_over),
-        tiles=_tiles(history, found["bytes"]),
+        median_seconds=median([row["seconds"] for row in history] or [0]),
+        num_remarks=sum(bool(row["remarks"]) for row in history),
+        num_bytes=found["bytes"],
         troubles=troubles[:MAX_FINDINGS],
         num_troubles=len(troubles),
         loss_chart=_draw("Mean clipped loss", [(row["round"], row["loss"]) for row in history]),
@@ -77,33 +79,6 @@ def _say_state(clients: Sequence[Mapping[str, Any]], under_way: str, *, is_over:
         return sentence(under_way) + resting
     num = sum(client["is_ready"] for client in clients)
     return f"Waiting for clients: {num:,} of {len(clients):,} are ready."
-
-
-def _tiles(
-    history: Sequence[Mapping[str, Any]], num_bytes: Mapping[str, int]
-) -> list[tuple[str, str]]:
-    total = (
-        amount(sum(num_bytes.values())),
-        f"over the network, {amount(num_bytes['polling'])} of it polling",
-    )
-    if not history:
-        return [("0", "rounds are closed"), total]
-    last = history[-1]
-    typical = duration(median(row["seconds"] for row in history))
-    num_remarks = sum(bool(row["remarks"]) for row in history)
-    return [
-        (
-            f"{len(last['accepted']):,} of {len(last['asked']):,}",
-            "clients counted in the last round",
-        ),
-        (number(last["loss"]), "mean clipped loss in the last round"),
-        (duration(last["seconds"]), f"for the last round; the median is {typical}"),
-        (
-            f"{num_remarks:,} of {len(history):,}",
-            "rounds in which a client failed, was late or quarantined",
-        ),
-        total,
-    ]
 
 
 def _draw(

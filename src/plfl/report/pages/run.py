@@ -45,7 +45,6 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
     scored = [client for client in clients if client["mase"] is not None]
     baselines = list(dict.fromkeys(name for c in clients for name in c["baseline_mase"]))
     rivals = [Rival(name, scored) for name in baselines if name != "persistence"]
-    config = read(folder / "config.toml", tomllib.loads)
     history = read(folder / "rounds.csv", _parse_history)
     leads = [read_minutes(lead) for lead in by_lead]
     forecasts = read_clients(folder / "forecasts.parquet", clients, interval, leads)
@@ -54,9 +53,10 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         name=name,
         result=result,
         ahead=say_ahead(by_lead, interval),
-        facts=_say_facts(result, config),
-        rivals=say_rivals(rivals) if by_lead else "",
-        tiles=_tiles(result, scored, rivals),
+        config=read(folder / "config.toml", tomllib.loads),
+        rivals=rivals,
+        say_rivals=say_rivals,
+        compare_with=_compare,
         remarks=_remarks(result, clients),
         history=history,
         loss_chart=_draw_history(history, "loss", "Training loss"),
@@ -73,7 +73,7 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         clients=draw_clients(forecasts, clients, interval),
         hidden=say_hidden(clients),
         clients_table=_clients_table(clients, baselines),
-        config=read(folder / "config.toml", str),
+        config_text=read(folder / "config.toml", str),
     )
 
 
@@ -82,34 +82,7 @@ def _parse_history(text: str) -> _History:
     return [{name: float(value) if value else None for name, value in row.items()} for row in rows]
 
 
-def _say_facts(result: dict[str, Any], config: dict[str, Any]) -> list[str]:
-    return [
-        f"recipe {result['recipe']} on {', '.join(config.get('data', []))}",
-        f"{len(result['clients']):,} clients",
-        f"{result['rounds']:,} rounds of {result['local_steps']:,} local steps",
-        f"{config.get('horizon', 'undefined')} ahead",
-    ]
-
-
-def _tiles(
-    result: dict[str, Any], scored: list[dict[str, Any]], rivals: list[Rival]
-) -> list[tuple[str, str]]:
-    up = result["bytes_up_per_client_round"]
-    down = result["bytes_down_per_client_round"]
-    share = f"{result['num_shared_params']:,} of {result['num_params']:,} parameters are shared"
-    worst = ratio(result["mase_worst"], "undefined")
-    is_judged = bool(result.get("mase_by_lead"))
-    return [
-        (
-            f"{result['num_losing_to_persistence']:,} of {len(scored):,}",
-            f"clients lose to persistence; the worst has MASE {worst}",
-        ),
-        *(_rival_tile(rival, len(scored), is_judged=is_judged) for rival in rivals),
-        (f"{up + down:,} bytes", f"per client and round: {up:,} up, {down:,} down; {share}"),
-    ]
-
-
-def _rival_tile(rival: Rival, num_scored: int, *, is_judged: bool) -> tuple[str, str]:
+def _compare(rival: Rival, num_scored: int, *, is_judged: bool) -> tuple[str, str]:
     """The run against a baseline, over the clients where both are defined; judged, a small
     difference is none.
     """

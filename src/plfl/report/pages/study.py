@@ -11,7 +11,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from plfl.report.charts.rows import Bar, Mark, Row, interval_chart
+from plfl.report.charts.rows import Mark, Row, interval_chart
+from plfl.report.compare import NUM_DRAWS
 from plfl.report.grid import WINNER, Duel, Source, StoredStudy, name_value
 from plfl.report.pages.clients import draw_clients, rank, read_clients, say_hidden
 from plfl.report.pages.folds import draw_folds, mean_over, spread
@@ -25,18 +26,16 @@ from plfl.report.pages.study_figures import (
     say_axes,
 )
 from plfl.report.pages.verdict import (
-    name_rivals,
+    find_missing,
     say_difference,
     say_folds,
     say_interval,
-    say_method,
     say_verdict,
 )
 from plfl.report.render import render_page
-from plfl.report.tables import MAX_FINDINGS, Cell, behind, mean_of, table
-from plfl.report.words import DASH, amount, count, counted, ratio
+from plfl.report.tables import MAX_FINDINGS, Cell, behind, table
+from plfl.report.words import DASH, count, counted
 
-_MAX_SAID = 3  # rivals of a source in its tile
 _MARKS = {"beats": "●", "loses to": "▲", "unclear": "○"}
 _NO_FINDINGS = Markup("<p>The data doctor found nothing to remark.</p>")
 _KINDS = {"beats": "good", "loses to": "bad"}
@@ -71,10 +70,14 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         name=" · ".join(dict.fromkeys([result["study"]["name"], folder.resolve().name])),
         kind="good" if outcomes == {"beats"} else "bad" if "loses to" in outcomes else "",
         verdict=say_verdict(study),
-        tile_of=_tile,
-        traffic_tile=_traffic_tile(study),
+        say_difference=say_difference,
+        mean_of_folds=_mean_of_folds,
+        spread_of_folds=_spread_of_folds,
+        count=count,
         duels=_draw_duels(study),
-        method=say_method(study),
+        drawn=next((duel.found.drawn for duel in study.duels if duel.found.interval), ""),
+        num_draws=NUM_DRAWS,
+        missing=find_missing(study),
         signs=SIGNS,
         say_folds=say_folds,
         draw_folds=draw_folds,
@@ -94,53 +97,14 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
     )
 
 
-def _tile(study: StoredStudy, source: Source) -> dict[str, Any]:
-    if source.focus is None:
-        return {"label": source.label, "name": ""}
-    point = source.focus.point
-    duels = [duel for duel in study.duels if duel.source is source]
-    folds = study.through_time(source)[source.focus.short if study.has_levels else WINNER][1:]
-    sd = spread(folds)
-    return {
-        "label": source.label,
-        "name": source.focus.words if study.has_levels else source.focus.detail,
-        "mean": point.cell("mase_mean"),
-        "folds": mean_over(folds) if folds else None,
-        "num_folds": counted(len(folds), "fold"),
-        "spread": "" if sd is None else f" ± {sd:.3f}",
-        "duels": [say_difference(duel) for duel in duels[:_MAX_SAID]],
-        "losers": point.cell("num_losing_to_persistence", count),
-        "num_scored": sum(client["mase"] is not None for client in point.stored[0]["clients"]),
-        "num_seeds": len(point.runs),
-        "best": _best_baseline(source),
-    }
+def _mean_of_folds(study: StoredStudy, source: Source) -> Cell:
+    """The mean over folds of the one whose victory is in question."""
+    return mean_over(study.focus_through_time(source)[1:])
 
 
-def _best_baseline(source: Source) -> tuple[str, Cell] | None:
-    """The baseline with the lowest mean, however it compares."""
-    means = [(mean_of(list(one.values.values())), one) for one in source.baselines]
-    known = [(mean, one) for mean, one in means if mean is not None]
-    if not known:
-        return None
-    mean, best = min(known, key=lambda pair: pair[0])
-    return best.name, Cell(ratio(mean), best.path)
-
-
-def _traffic_tile(study: StoredStudy) -> dict[str, Any] | None:
-    """What the focus sends and receives, beside its rivals where there are levels."""
-    field = "bytes_per_client_round"
-    source = next((source for source in study.sources if source.focus), None)
-    if source is None or source.focus is None:
-        return None
-    own = source.focus.point.stored[0][field]
-    lines = ["per client and round, both directions"]
-    if study.has_levels:
-        lines[0] += f", for {source.focus.words}"
-        for rival in source.rivals:
-            theirs = rival.point.stored[0][field]
-            times = f", {theirs / own:.3g} times as much" if own and theirs > own else ""
-            lines.append(f"{rival.words}: {amount(theirs)}{times}")
-    return {"cell": Cell(amount(own), source.focus.point.paths(field)[0], "amount"), "lines": lines}
+def _spread_of_folds(study: StoredStudy, source: Source) -> str:
+    sd = spread(study.focus_through_time(source)[1:])
+    return "" if sd is None else f" ± {sd:.3f}"
 
 
 def _draw_duels(study: StoredStudy) -> dict[str, Any] | None:
@@ -156,7 +120,6 @@ def _draw_duels(study: StoredStudy) -> dict[str, Any] | None:
         "title": "",
         "caption": "",
         "focus": names.pop() if study.has_levels and len(names) == 1 else WINNER,
-        "rivals": name_rivals(study),
         "chart": interval_chart(
             [_duel_row(study, duel) for duel in study.duels if duel.found.mean is not None],
             label=f"Difference in test MASE with 95 % intervals. {'; '.join(said)}.",
@@ -177,7 +140,8 @@ def _duel_row(study: StoredStudy, duel: Duel) -> Row:
         [Mark(found.mean, kind, _MARKS[found.outcome], title)],
         DASH if found.share is None else f"{100 * found.share:+.1f} %".replace("-", "−"),
         kind,
-        Bar(*found.interval, f"interval {kind}") if found.interval else None,
+        found.interval,
+        f"interval {kind}",
     )
 
 

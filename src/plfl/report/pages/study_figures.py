@@ -176,7 +176,7 @@ def _heat(study: StoredStudy, source: Source, point: Point | None) -> Heat | Non
     cell = point.cell("mase_mean", _short_ratio)
     why = cell.note or (f"{len(point.runs)} seeds" if len(point.runs) > 1 else "")
     title = f"{study.name_point(point.values)}: {cell.text}" + (f" ({why})" if why else "")
-    return Heat(cell.value, cell, title, point in source.chosen)
+    return Heat(cell, title, point in source.chosen)
 
 
 def _short_ratio(value: float | None) -> str:

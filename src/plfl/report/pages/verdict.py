@@ -7,7 +7,6 @@ is no clear difference, whichever way the mean points.
 from collections import Counter
 from collections.abc import Mapping
 
-from plfl.report.compare import NUM_DRAWS
 from plfl.report.grid import Contender, Duel, StoredStudy
 from plfl.report.words import counted, listed
 
@@ -18,15 +17,6 @@ _VERBS = {
     "undefined": "cannot be compared with",
 }
 _REMARKS = {"loses to": "loses", "unclear": "no clear difference", "undefined": "undefined"}
-_CHOSEN = (
-    "For each source and personalization level, the optimizer pair with the lowest validation MASE "
-    "(mean over seeds) is chosen."
-)
-_RANKED = "For each source, the points of the grid are ranked by validation MASE (mean over seeds)."
-_ONE_SEED = (
-    " There is one seed, so the interval is over clients only: it does not show what another seed "
-    "would do."
-)
 
 
 def say_verdict(study: StoredStudy) -> str:
@@ -128,41 +118,11 @@ def say_interval(interval: tuple[float, float]) -> str:
     return f"{interval[0]:.3f} to {interval[1]:.3f}".replace("-", "−")
 
 
-def say_method(study: StoredStudy) -> str:
-    """How the comparisons were made."""
-    said = [_CHOSEN if study.has_levels else _RANKED]
-    drawn = next((duel.found.drawn for duel in study.duels if duel.found.interval), "")
-    how = "there are too few clients and seeds for an interval."
-    if drawn:
-        how = (
-            f"the interval is a bootstrap over {drawn} ({NUM_DRAWS:,} draws, numpy’s "
-            f"default_rng(0)).{'' if len(study.seeds) > 1 else _ONE_SEED} “Beats” is said only "
-            "where the interval excludes 0."
-        )
-    if study.duels:
-        said.append(f"Their test MASE is compared client by client; {how}")
-    if any(duel.found.num_left_out for duel in study.duels):
-        said.append(
-            "Clients without a defined MASE on both sides are left out and counted in the table."
-        )
-    missing = [
+def find_missing(study: StoredStudy) -> list[str]:
+    """Levels that nothing stands for on a source, as validation MASE is undefined."""
+    return [
         f"{words} on {source.label}"
         for source in study.sources
         for short, words in study.levels.items()
         if short not in {contender.short for contender in source.contenders}
     ]
-    if missing:
-        said.append(f"Not compared, because validation MASE is undefined: {listed(missing)}.")
-    return " ".join(said)
-
-
-def name_rivals(study: StoredStudy) -> str:
-    """What P1, P2, P3 or A, B, C stand for."""
-    if study.has_levels:
-        names = {one.short: one.words for source in study.sources for one in source.contenders}
-        return "; ".join(f"{s} is {words}" for s, words in names.items() if s != words) + "."
-    parts = [
-        f"{source.label}: " + "; ".join(f"{c.short} is {c.words}" for c in source.contenders)
-        for source in study.sources
-    ]
-    return ". ".join(parts) + "."
