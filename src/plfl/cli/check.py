@@ -2,7 +2,7 @@
 
 import difflib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -50,15 +50,9 @@ def check(
 
     with status("reading ..."):
         diagnosis = examine(sources, Config(**values))
-    answer(_in_shell(diagnosis.to_dict()), lambda: print_diagnosis(diagnosis), is_json=is_json)
+    answer(diagnosis.to_dict(), lambda: print_diagnosis(diagnosis), is_json=is_json)
     if not diagnosis.is_usable:
         raise typer.Exit(2)
-
-
-def _in_shell(facts: dict[str, Any]) -> dict[str, Any]:
-    """A diagnosis whose ways out are those of the command line."""
-    findings = [found | {"fix": in_shell(found["fix"])} for found in facts["findings"]]
-    return facts | {"findings": findings}
 
 
 def _explain(code: str, *, is_json: bool) -> None:

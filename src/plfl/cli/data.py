@@ -7,10 +7,10 @@ import typer
 from rich.table import Column
 
 from plfl.cli.console import Bar, answer, make_table, right, say
-from plfl.errors import BadInput
 
 if TYPE_CHECKING:
-    from plfl.data.comstock.fetch import FetchResult, Progress
+    from plfl.data.comstock.fetch import FetchResult
+    from plfl.data.download import Progress
 
 app = typer.Typer(help="What data there is, and how to get more.", no_args_is_help=True)
 
@@ -84,20 +84,16 @@ def fetch(
     """Download buildings, their metadata and weather; run it again to go on after an
     interruption.
     """
-    if what != "comstock":
-        raise BadInput(
-            f"{what!r} cannot be downloaded", f"write plfl data fetch comstock --state {state}"
-        )
-    from plfl.data.comstock.fetch import BASE_URL, DEFAULT_RELEASE, fetch_comstock
+    from plfl.data.sources import find_fetcher
 
     with Bar("asking the server") as bar:
-        result = fetch_comstock(
+        result = find_fetcher(what)(
             out,
             state=state,
             buildings=buildings,
             upgrade=upgrade,
-            release=release or DEFAULT_RELEASE,
-            base_url=url or BASE_URL,
+            release=release,
+            base_url=url,
             seed=seed,
             workers=workers,
             observer=lambda progress: _show(bar, progress),

@@ -9,13 +9,14 @@ import inspect
 import re
 import textwrap
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self
 
 import tomli_w
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from plfl.config import (
     TABLE_FIELDS,
+    AnySettings,
     Config,
     Fraction,
     Settings,
@@ -50,7 +51,6 @@ _SAID_ELSEWHERE = {
     "recipe": "it has a key of its own in [run]",
 }
 _COMMENT_WIDTH = 98
-S = TypeVar("S", bound=Settings)
 
 
 def _check_path(value: object) -> object:
@@ -369,7 +369,7 @@ def _read_tables(
     return {table: {} for table in optional} | values
 
 
-def _place(settings: S, path: Path) -> S:
+def _place(settings: AnySettings, path: Path) -> AnySettings:
     """The settings with their paths taken from the folder of the file that they were in."""
     folder = path.parent.absolute()
     return settings.model_copy(
