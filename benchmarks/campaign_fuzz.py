@@ -48,7 +48,8 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "data"))
 import comstock_folder  # the fixture that the reader's own tests use
 
-from plfl.cli import terminal
+from plfl.cli.check import print_diagnosis
+from plfl.cli.console import output
 from plfl.config import Config
 from plfl.data.panel import Panel
 from plfl.data.rules import LEVELS, RULES
@@ -1264,8 +1265,8 @@ def _try(table: object, settings: dict[str, Any], index: int) -> tuple[str, ...]
             "another panel the second time"
         )
     if index % PRINT_EVERY == 0:
-        with terminal.output.capture() as printed:
-            terminal.print_diagnosis(found)
+        with output.capture() as printed:
+            print_diagnosis(found)
         printed.get().encode()
     return tuple(sorted({finding.code for finding in found.findings})) or ("clean",)
 

@@ -13,12 +13,12 @@ import pytest
 from plfl.bench import environments, run
 from plfl.bench.environments import find_python, requirements
 from plfl.bench.options import PEERS, SYSTEMS, Options, days_for, make_options
-from plfl.bench.page import make_page
 from plfl.bench.run import Bench, check_losses, pinned_to, run_bench, usable_cores
 from plfl.bench.work import count_flop, make_work, save_work
-from plfl.cli.terminal import print_bench
+from plfl.cli.bench import print_bench
 from plfl.errors import BadInput, RunFailed
 from plfl.federate.federation import Federation
+from plfl.report.page import write_report
 
 SCRIPTS = Path(run.__file__).parent / "peers"
 OURS = {
@@ -139,6 +139,7 @@ def test_progress_ends_when_all_is_measured(no_processes, tmp_path):
 def test_the_page_shows_every_system_and_needs_no_network(no_processes, tmp_path):
     run_bench(Options(clients=(12, 120)), tmp_path / "bench")
     page = (tmp_path / "bench" / "report.html").read_text()
+    assert write_report(tmp_path / "bench").read_text() == page
     for words in (
         "PyTorch loop",
         "20.0 x",
@@ -165,7 +166,7 @@ def test_a_sweep_measures_ours_alone(sweep, num_points, no_processes, tmp_path, 
     monkeypatch.setattr(run, "usable_cores", lambda: {0, 1})
     result = run_bench(Options(sweep=sweep), tmp_path / "bench")
     assert [len(point["systems"]) for point in result["points"]] == [1] * num_points
-    assert f"client-steps/s against {sweep}" in make_page(result)
+    assert f"client-steps/s against {sweep}" in (tmp_path / "bench" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

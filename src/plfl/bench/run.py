@@ -21,10 +21,10 @@ from typing import Any
 from plfl._version import __version__
 from plfl.bench.environments import find_python
 from plfl.bench.options import SYSTEMS, Measured, Observer, Options, Progress
-from plfl.bench.page import make_page
 from plfl.errors import BadInput, RunFailed
+from plfl.report.page import write_report
 from plfl.runs import folder as runfolder
-from plfl.storage import write_json, write_text
+from plfl.storage import write_json
 
 CHECK_TOLERANCE = 1e-4
 """By how much a peer's mean loss in a check round may differ from ours."""
@@ -178,7 +178,7 @@ def run_bench(
     points = bench.run()
     result = summarise(points, options, load) | {"seconds": time.perf_counter() - begun}
     write_json(folder / "result.json", result)
-    write_text(folder / "report.html", make_page(result))
+    write_report(folder)
     return result
 
 
