@@ -11,14 +11,13 @@ from plfl.forecast.calibrate import (
     Calibration,
     Record,
     calibrate,
-    coverage,
     find_followed,
     fit_calibration,
     follow,
-    pinball_loss,
     read_targets,
     repeat_loads,
 )
+from plfl.forecast.metrics import coverage, pinball_loss
 
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 MIDDLE = 3

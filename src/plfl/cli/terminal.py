@@ -338,6 +338,8 @@ def print_summary(result: "Result") -> None:
     """Who gained and who lost, per client and on average; of many clients, the worst."""
     from rich.table import Table
 
+    from plfl.forecast.metrics import POINT_METRICS
+
     compared = [
         name for name in result.clients[0].baseline_mase if name != "persistence"
     ]  # 1 by definition
@@ -346,7 +348,9 @@ def print_summary(result: "Result") -> None:
     title = f"Test MASE{ahead} (below 1 is better than persistence)" if ahead else _TITLE
     table = Table(title=title, title_justify="left")
     table.add_column("client")
-    for name in ("plfl", *(name.replace("_", " ") for name in names), "MAE"):
+    others = [metric for metric in POINT_METRICS[1:] if metric.is_brief]
+    heads = (*(name.replace("_", " ") for name in names), *(metric.label for metric in others))
+    for name in ("plfl", *heads):
         table.add_column(name, justify="right")
     worst_first = sorted(result.clients, key=lambda client: -(client.mase or 0))
     shown = {client.id for client in worst_first[:_MAX_ROWS]}
@@ -355,9 +359,9 @@ def print_summary(result: "Result") -> None:
             is_loser = (
                 client.mase is not None and round(client.mase, 6) > 1
             )  # persistence itself does not lose
-            scores = _numbers(
-                [client.mase, *(client.baseline_mase[name] for name in names), client.mae]
-            )
+            beside = [client.baseline_mase[name] for name in names]
+            errors = [getattr(client, metric.name) for metric in others]
+            scores = _numbers([client.mase, *beside, *errors])
             note = escape(client.note) or ("[red]loses[/red]" if is_loser else "")
             table.add_row(
                 escape(client.id), *scores, *([note] if note else [])

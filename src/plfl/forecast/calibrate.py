@@ -349,30 +349,3 @@ def calibrate(
     median = (1 - trust) * loads[:, None, None] + trust * forecasts[..., middle, None]
     side = np.sign(np.arange(forecasts.shape[-1]) - middle)
     return np.sort(median + side * _reach(forecasts, middle) * calibration.factors, axis=-1)
-
-
-def coverage(
-    actual: np.ndarray, forecasts: np.ndarray, quantiles: Sequence[float], percent: int
-) -> float | None:
-    """The share of loads (windows, leads) within the interval of so many percent; None if it is not
-    forecast.
-    """
-    low, high = (100 - percent) / 200, (100 + percent) / 200
-    places = [k for level in (low, high) for k, q in enumerate(quantiles) if abs(q - level) < 1e-9]
-    is_known = np.isfinite(actual)
-    if len(places) < 2 or not is_known.any():
-        return None
-    inside = (forecasts[..., places[0]] <= actual) & (actual <= forecasts[..., places[1]])
-    return float(inside[is_known].mean())
-
-
-def pinball_loss(
-    actual: np.ndarray, forecasts: np.ndarray, quantiles: Sequence[float]
-) -> float | None:
-    """The mean pinball loss over all quantiles and known loads."""
-    is_known = np.isfinite(actual)
-    if not is_known.any():
-        return None
-    error = (actual[..., None] - forecasts)[is_known]
-    levels = np.asarray(quantiles)
-    return float(np.maximum(levels * error, (levels - 1) * error).mean())

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from plfl.forecast.metrics import POINT_METRICS
 from plfl.report.charts import MAX_NAMED_ROWS, bar_chart, line_chart, strip_chart
 from plfl.report.client_figures import draw_clients, draw_hours
 from plfl.report.files import fill, read, read_template
@@ -261,10 +262,7 @@ def _tables(run: _Stored) -> dict[str, str]:
         "MASE",
         "",
         *(name.replace("_", " ") for name in names),
-        "MASE in-sample",
-        "MAE",
-        "RMSE",
-        "NRMSE",
+        *(metric.label for metric in POINT_METRICS[1:]),
     ]
     head += ["load mean", "load sd", "windows"]
     rows = [_client_cells(k, client, names) for k, client in run.rows]
@@ -293,7 +291,7 @@ def _client_cells(k: int, client: dict[str, Any], baselines: list[str]) -> list[
         for name in baselines
     ]
     windows = Cell(f"{client['num_windows']:,}", f"clients[{k}].num_windows")
-    errors = [cell("mase_insample", ratio), cell("mae"), cell("rmse"), cell("nrmse")]
+    errors = [cell(m.name, ratio if m.style == "ratio" else number) for m in POINT_METRICS[1:]]
     return [
         client["id"],
         cell("mase", ratio),

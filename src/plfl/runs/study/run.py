@@ -47,7 +47,7 @@ from plfl.federate.federation import (
     optimizer_settings,
 )
 from plfl.federate.processes.devices import prepare, usable_cores
-from plfl.forecast.metrics import mean_defined
+from plfl.forecast.metrics import POINT_METRICS, mean_defined
 from plfl.forecast.windows import Task, make_task
 from plfl.recipes import make_recipe
 from plfl.report.grid import StoredStudy
@@ -745,7 +745,7 @@ def _describe_source(place: Place, job: _Job) -> dict[str, Any]:
 def _as_csv(study: Study, parts: Sequence[dict[str, Any]]) -> str:
     """A row per run and client; fold 0 is the split of the config itself."""
     table = io.StringIO()
-    metrics = ("mase", "mase_insample", "mae", "rmse", "nrmse")
+    metrics = [metric.name for metric in POINT_METRICS]
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["source", "fold", *study.grid, "seed", "client", *metrics])
     for fold, run in ((fold, run) for fold, part in enumerate(parts) for run in part["runs"]):
