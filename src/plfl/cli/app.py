@@ -245,7 +245,8 @@ def forecast(
     an earlier load.
     """
     from plfl.deploy.files.settings import find_client
-    from plfl.forecast.client_model import FOLDER, forecast_client
+    from plfl.forecast.model_file import FOLDER
+    from plfl.forecast.question import forecast_client
 
     chosen = _choose_format(form, out, is_json=is_json)
     values, own = parse_settings(settings or []), find_client(place)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from plfl.data.comstock.fetch import FetchResult
     from plfl.data.comstock.fetch import Progress as Download
     from plfl.data.rules import Rule
-    from plfl.forecast.client_model import Forecast
+    from plfl.forecast.answer import Answer
     from plfl.runs.adapt import Progress as AdaptProgress
     from plfl.runs.doctor import Diagnosis
     from plfl.runs.results import Result
@@ -454,7 +454,7 @@ def _print_leads(result: "Result") -> None:
     )
 
 
-def print_forecast(forecast: "Forecast") -> None:
+def print_forecast(forecast: "Answer") -> None:
     """Energy and mean power with an interval of each time; by the hour where there are many."""
     from rich.table import Table
 

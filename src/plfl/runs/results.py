@@ -13,6 +13,7 @@ import numpy as np
 
 from plfl.forecast.baselines.repetitions import REPEATS, repeat
 from plfl.forecast.calibrate import Calibration, read_targets
+from plfl.forecast.leads import name_lead
 from plfl.forecast.metrics import (
     COVERED,
     METRICS,
@@ -73,21 +74,16 @@ class Result:
     bytes_down_per_client_round: int
     rounds: int
     local_steps: int
-    client_steps_per_second: float | None
-    """Over all rounds, without compilation and evaluation."""
-    seconds: float
-    """All in all; of resumed runs, up to each process's last checkpoint."""
+    client_steps_per_second: float | None  # over all rounds, without compilation and evaluation
+    seconds: float  # all in all; of resumed runs, up to each process's last checkpoint
     versions: dict[str, str]
     data_fingerprint: str
     interval_minutes: float
     covariate_names: list[str]
-    findings: list[dict[str, Any]]
-    """What the data doctor found."""
+    findings: list[dict[str, Any]]  # what the data doctor found
     quarantined: list[dict[str, Any]]
-    mase_by_lead: dict[str, float | None] | None
-    """Means over clients, where a model has several leads."""
+    mase_by_lead: dict[str, float | None] | None  # means over clients, as all that follow
     coverage: dict[str, float | None] | None
-    """Means over clients, where there are quantiles."""
     pinball_mean: float | None
     history: list[dict[str, Any]] = field(repr=False)
     folder: str | None = None
@@ -111,7 +107,7 @@ class Result:
 
 
 def point_forecasts(task: Task, forecasts: np.ndarray) -> np.ndarray:
-    """The forecasts (windows,) by which a window is scored, of what a model gives (windows, ...)."""
+    """The forecasts (windows,) by which windows are scored, of what a model gives."""
     if forecasts.ndim == 1:
         return forecasts
     return forecasts[:, task.view.leads.index(task.horizon), task.view.middle]
@@ -190,11 +186,8 @@ def score_baseline(task: Task, forecasts: list[np.ndarray]) -> dict[str, float |
 
 def score_repeats(task: Task) -> dict[str, dict[str, float | None]]:
     """The paper's MASE of the baselines that repeat a load, by name and client."""
-    found: dict[str, dict[str, float | None]] = {name: {} for name in REPEATS}
-    for row, client in enumerate(task.panel.ids):
-        for name, score in _score_repeats(task, row).items():
-            found[name][client] = score
-    return found
+    scores = {client: _score_repeats(task, row) for row, client in enumerate(task.panel.ids)}
+    return {name: {client: own[name] for client, own in scores.items()} for name in REPEATS}
 
 
 def _score_repeats(task: Task, row: int) -> dict[str, float | None]:
@@ -244,18 +237,6 @@ def _score_client(
         mase_by_lead=_score_leads(task, scored) if has_leads else None,
         coverage=_covered(scored) if scored.quantiles else None,
     )
-
-
-def name_lead(lead: int, seconds: int) -> str:
-    """A lead in intervals of so many seconds as a duration.
-
-    >>> name_lead(4, 900), name_lead(1, 900), name_lead(6, 900), name_lead(1, 90)
-    ('1h', '15min', '90min', '90s')
-    """
-    total = lead * seconds
-    if total % 60:
-        return f"{total}s"
-    return f"{total // 3600}h" if total % 3600 == 0 else f"{total // 60}min"
 
 
 def _score_leads(task: Task, scored: Scored) -> dict[str, float | None]:
@@ -312,31 +293,28 @@ def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None
     times = task.panel.times().astype("datetime64[ms]")
     zone = pa.timestamp("ms", tz="UTC")
     text = pa.dictionary(pa.int32(), pa.string())
-    columns = {"unique_id": text, "ds": zone, "cutoff": zone}
     bounds = interval_places(task.view.quantiles or ())
-    names = ("y", "plfl", "persistence", *bounds)
-    schema = pa.schema([*columns.items(), *((name, pa.float32()) for name in names)])
+    numbers = ((name, pa.float32()) for name in ("y", "plfl", "persistence", *bounds))
+    schema = pa.schema([("unique_id", text), ("ds", zone), ("cutoff", zone), *numbers])
+    scored = task.view.leads.index(task.horizon)
     temporary = path.with_name(f".{path.name}.tmp")
     with pq.ParquetWriter(temporary, schema) as writer:
         for row, client in zip(task.each_client(), task.panel.ids, strict=True):
-            origins, load = task.origins["test"][row], task.panel.load[row]
-            forecast = (
-                task.scalers[row]
-                .unscale_load(point_forecasts(task, forecasts[row]))
-                .astype(np.float32)
-            )
+            origins = task.origins["test"][row]
+            load = task.panel.load[row]
+            said = [point_forecasts(task, forecasts[row])]
+            said += [forecasts[row][:, scored, place] for place in bounds.values()]
+            energy = [task.scalers[row].unscale_load(each).astype(np.float32) for each in said]
             arrays = [
                 pa.DictionaryArray.from_arrays(np.zeros(len(origins), np.int32), [client]),
                 pa.array(times[origins + task.horizon], zone),
                 pa.array(times[origins], zone),
                 load[origins + task.horizon],
-                forecast,
+                energy[0],
                 load[origins],
-                *(_bound(task, row, forecasts[row], place) for place in bounds.values()),
+                *energy[1:],
             ]
-            writer.write_table(
-                pa.table(dict(zip(schema.names, arrays, strict=True)), schema=schema)
-            )
+            writer.write_table(pa.table(arrays, schema=schema))
     put_in_place(temporary, path)
 
 
@@ -367,9 +345,3 @@ def interval_places(quantiles: Sequence[float]) -> dict[str, int]:
         if level != 0.5:
             found[f"plfl-{'lo' if level < 0.5 else 'hi'}-{round(100 * abs(2 * level - 1))}"] = place
     return found
-
-
-def _bound(task: Task, row: int, forecasts: np.ndarray, place: int) -> np.ndarray:
-    """One quantile's forecasts (windows,) in kWh at the lead by which windows are scored."""
-    scaled = forecasts[:, task.view.leads.index(task.horizon), place]
-    return task.scalers[row].unscale_load(scaled).astype(np.float32)

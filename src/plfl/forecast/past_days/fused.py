@@ -5,20 +5,19 @@ batch, and stores nothing between the layers but what the gradient needs. A test
 autodiff of the plain loss.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plfl.forecast.models import Objective
 from plfl.forecast.past_days.inputs import Inputs
 from plfl.native import calls
 from plfl.native.dispatch import on_device
 
 Params = Mapping[str, Any]
-Objective = Callable[[Any, Any, jax.Array], jax.Array]
-"""From params, a view's inputs and targets (batch,) to a scalar."""
 
 
 def fuse(
@@ -37,7 +36,8 @@ def fuse(
         share = is_known / jnp.maximum(is_known.sum(), 1).astype(jnp.float32)
         targets = jnp.where(is_known, targets, 0)
         gradient: dict[str, jax.Array] = {}
-        loss, begin = jnp.float32(0), 0
+        loss = jnp.float32(0)
+        begin = 0
         for names, cut in zip(bands, inputs, strict=True):
             own = slice(begin, begin + cut.features.shape[0])
             data = (cut.features, cut.likeness, cut.changes, cut.is_known.astype(jnp.float32))
@@ -48,7 +48,8 @@ def fuse(
                 jnp.asarray(worths, jnp.float32),
             )
             of_band, *slopes = calls.band(*(params[name] for name in names), *data, *facts)
-            loss, begin = loss + of_band, own.stop
+            loss += of_band
+            begin = own.stop
             gradient |= dict(zip(names, slopes, strict=True))
         return loss, {name: gradient[name] for name in params}
 

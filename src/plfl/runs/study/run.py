@@ -47,6 +47,7 @@ from plfl.federate.federation import (
     optimizer_settings,
 )
 from plfl.federate.processes.devices import prepare, usable_cores
+from plfl.forecast import families
 from plfl.forecast.metrics import POINT_METRICS, mean_defined
 from plfl.forecast.windows import Task, make_task
 from plfl.recipes import make_recipe
@@ -162,7 +163,8 @@ class Run:
     @property
     def is_alone(self) -> bool:
         """Whether it runs by itself: a stack knows rounds only, and one view of the data."""
-        return self.config.model == "analog" or self.config.tune_rounds > 0
+        can_be_stacked = families.find(self.config.model).can_be_stacked
+        return not can_be_stacked or self.config.tune_rounds > 0
 
     def stack_key(self) -> str:
         """Equal for runs whose settings allow one stack."""
