@@ -38,6 +38,7 @@ import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from plfl.runs.publishing import fit_all
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -61,7 +62,6 @@ from plfl.forecast.windows import Task, make_task
 from plfl.frames import forecaster
 from plfl.recipes import make_recipe
 from plfl.runs import adapt as adapting
-from plfl.runs.publishing import fit_all
 from plfl.runs.tuning import Tuner, _Judge, fine_tune, full_params
 from plfl.storage import digest, read_arrays
 

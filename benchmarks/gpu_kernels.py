@@ -47,7 +47,7 @@ except ModuleNotFoundError:  # a machine with jax alone: the package without its
     bare.__path__ = [str(SOURCE / "plfl")]
     sys.modules["plfl"] = bare
 
-import dense_pallas  # noqa: E402
+import dense_pallas
 
 from plfl.forecast.layers import lstm as xla
 from plfl.forecast.layers import lstm_gpu as pallas

@@ -20,7 +20,7 @@ from plfl.cli.app import app
 from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.deploy.files.settings import ClientSettings
-from plfl.errors import BadInput
+from plfl.errors import BadInput, in_shell
 from plfl.forecast.model_file import find_model, load_model
 from plfl.forecast.question import forecast_client
 from plfl.recipes import make_recipe
@@ -80,7 +80,7 @@ def test_every_client_has_a_file_of_its_own_with_nothing_of_the_others(run):
     for model in models:
         stored = read_arrays(run / "state" / "clients" / f"{model.client}.safetensors")[0]
         assert stored["scaler.load_mean"] == np.float32(model.scaler.load_mean)
-        allowed = {"scaler", "calibration", "holidays", "short", "long"}
+        allowed = {"scaler", "calibration", "holidays", "statics", "short", "long"}
         arrays = read_arrays(run / "models" / f"{model.client}.safetensors")[0]
         assert {name.partition(".")[0] for name in arrays} == allowed
         assert (
@@ -353,7 +353,7 @@ def test_bad_input_is_told_with_the_way_out(run, case):
     args, said = BAD_INPUT[case]
     with pytest.raises(BadInput) as caught:
         app(["forecast", *(arg.replace("RUN", str(run)) for arg in args)], standalone_mode=False)
-    assert said in str(caught.value)
+    assert said in in_shell(caught.value.in_words)
 
 
 def test_readings_of_another_meter_are_refused(run, tmp_path):
@@ -376,8 +376,8 @@ def test_forecasting_imports_no_jax_and_from_arrays_no_pyarrow(run, meter):
         "standalone_mode=False);assert 'jax' not in sys.modules"
     )
     check(
-        "import sys, numpy as np; from pathlib import Path; from plfl.forecast.client_model "
-        "import ClientModel;model = "
+        "import sys, numpy as np; from pathlib import Path; from plfl.forecast.model_file "
+        "import load_model;model = "
         f"load_model(Path({str(run / 'models' / 'b001.safetensors')!r}));found = "
         "model.forecast(np.arange(500.0) % 9, None, np.datetime64('2020-01-01T00:00'));assert "
         "len(found.qualities) == 96 and found.warnings;assert not {'jax', 'pyarrow', 'rich', "

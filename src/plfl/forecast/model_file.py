@@ -31,9 +31,8 @@ FORMAT = 4
 FOLDER = "models"
 """Of a run's folder."""
 _FACTS = "model"
-# Fields of a model that are arrays, or groups of them: group.NAME, and params without a group.
-_GROUPS = ("scaler", "calibration")
-_ARRAYS = {"params", *_GROUPS, "statics", "holidays"}
+# Fields of a model that are arrays, or groups of them.
+_ARRAYS = ("params", "scaler", "calibration", "statics", "holidays")
 _TIMES = ("trained_from", "judged_from", "trained_until")
 # Length of a file's name that may have been shortened; its id is in the file.
 _SHORTENED = 117
@@ -70,21 +69,21 @@ def load_model(path: Path) -> ClientModel:
     facts = _with_tuples(json.loads(said[_FACTS]))
     read_view = families.find(facts["family"]).read_view
     assert read_view is not None, "only families that publish leave models"
-    grouped: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
-    for name in [name for name in arrays if name.startswith(tuple(f"{g}." for g in _GROUPS))]:
-        group, _, own = name.partition(".")
-        grouped[group][own] = arrays.pop(name)
-    scaler = {name: array.astype(np.float64) for name, array in grouped["scaler"].items()}
-    scaler |= {name: float(scaler[name]) for name in ("load_mean", "load_sd")}
     values = facts | {
         "view": read_view(facts["view"]),
-        "scaler": Scaler(**scaler),
-        "calibration": Calibration(**grouped["calibration"]),
+        "scaler": Scaler.from_arrays(_take(arrays, "scaler.")),
+        "calibration": Calibration(**_take(arrays, "calibration.")),
         "holidays": arrays.pop("holidays").astype("datetime64[D]"),
         "statics": arrays.pop("statics"),
         **{name: np.datetime64(facts[name]) for name in _TIMES},
     }
     return ClientModel(**values, params=arrays)
+
+
+def _take(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The arrays of a group by their own names, which leave the others."""
+    names = [name for name in arrays if name.startswith(prefix)]
+    return {name.removeprefix(prefix): arrays.pop(name) for name in names}
 
 
 def _with_tuples(value: Any) -> Any:

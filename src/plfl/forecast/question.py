@@ -6,7 +6,7 @@ the question is looked at.
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 
 from plfl.config import GIVEN, TABLE_FIELDS, Config, read_config
 from plfl.data.panel import Panel
+from plfl.data.rules import Finding
 from plfl.data.zones import load_zone
 from plfl.errors import BadInput
 from plfl.forecast.answer import Answer
@@ -101,27 +102,31 @@ def _load(question: _Question, place: Path) -> "Loaded":
     model = question.model
     config = read_config(place / "config.toml") if (place / "config.toml").is_file() else None
     known = Asked(until=question.issued_at, keeps_covariates=bool(model.future))
-    if question.table is None:
-        if config is None or GIVEN in config.data:
-            raise BadInput(
-                f"{place} has no data of its own",
-                "give the meter's recent readings: ‹--data readings.csv›",
-            )
+    if question.table is not None:
+        loaded = load_sources([question.table], _read_as(question, config), asked=known)
+    elif config is None or GIVEN in config.data:
+        raise BadInput(
+            f"{place} has no data of its own",
+            "give the meter's recent readings: ‹--data readings.csv›",
+        )
+    else:
         asked = Config(**config.model_dump() | question.settings)
         loaded = load_sources(config.data, asked, asked=replace(known, client=model.client))
-    else:
-        kept = {name: getattr(config, name) for name in _SAME_FIELDS} if config else {}
-        exports = {"allow_export": True} if model.may_export else {}
-        asked = Config(**kept | {"timezone": model.zone} | exports | question.settings)
-        # a meter that stands still is judged by the model
-        asked = asked.model_copy(update={"ignore": (*asked.ignore, "PLF207")})
-        loaded = load_sources([question.table], asked, asked=known)
     panel = loaded.panel
-    if panel is not None and question.is_own and len(panel.ids) == 1:
-        panel = replace(panel, ids=(model.client,))
-    if panel is not None and (question.table is None or question.is_own):
-        panel = _since(panel, model.trained_from)
-    return replace(loaded, panel=panel)
+    if panel is None or not (question.table is None or question.is_own):
+        return loaded
+    ids = (model.client,) if question.is_own and len(panel.ids) == 1 else panel.ids
+    return replace(loaded, panel=_since(replace(panel, ids=ids), model.trained_from))
+
+
+def _read_as(question: _Question, config: Config | None) -> Config:
+    """How the table of a question is read."""
+    values = {name: getattr(config, name) for name in _SAME_FIELDS} if config else {}
+    values |= {"timezone": question.model.zone}
+    values |= {"allow_export": True} if question.model.may_export else {}
+    asked = Config(**values | question.settings)
+    # a meter that stands still is judged by the model
+    return asked.model_copy(update={"ignore": (*asked.ignore, "PLF207")})
 
 
 def _since(panel: Panel, begin: np.datetime64) -> Panel:
@@ -142,41 +147,37 @@ def _answer(question: _Question, loaded: "Loaded") -> Answer:
     model = question.model
     issued_at = question.issued_at
     row = _find_row(question, loaded)
-    if row is None:
-        finding = next(f for f in loaded.findings if f.code in NOT_MEASURING)
+    if not isinstance(row, int):
         if issued_at is None:
-            raise BadInput(str(finding), "say for when to forecast all the same: ‹--at TIME›")
+            raise BadInput(str(row), "say for when to forecast all the same: ‹--at TIME›")
         nothing = model.forecast(np.zeros(0, np.float32), None, issued_at, issued_at)
-        return _with_warnings(nothing, [str(finding)])
+        return replace(nothing, warnings=(*nothing.warnings, str(row)))
     panel = loaded.usable()
     _check_interval(model, panel)
-    load = panel.load[row]
-    warnings = _check_unit(question, load)
     if issued_at is None:
         last = np.flatnonzero(np.isfinite(panel.load).any(axis=0))[-1]
         issued_at = panel.start + (last + 1) * panel.interval
     covariates = dict(zip(panel.covariate_names, panel.covariates[row].T, strict=True))
-    if question.table is not None:
-        about = (None, panel.ids[row])
-        repaired = [f for f in loaded.findings if f.client in about and f.rule.level == "repaired"]
-        warnings += [f"data: {finding}" for finding in repaired]
-    return _with_warnings(model.forecast(load, covariates, panel.start, issued_at), warnings)
+    found = model.forecast(panel.load[row], covariates, panel.start, issued_at)
+    if question.table is None:
+        return found
+    warnings = _check_unit(question, panel.load[row])
+    about = (None, panel.ids[row])
+    repaired = [f for f in loaded.findings if f.client in about and f.rule.level == "repaired"]
+    warnings += [f"data: {finding}" for finding in repaired]
+    return replace(found, warnings=(*found.warnings, *warnings))
 
 
-def _with_warnings(answer: Answer, more: Sequence[str]) -> Answer:
-    return replace(answer, warnings=(*answer.warnings, *more))
-
-
-def _find_row(question: _Question, loaded: "Loaded") -> int | None:
-    """The row of the model's client; None if its meter measures nothing."""
+def _find_row(question: _Question, loaded: "Loaded") -> int | Finding:
+    """The row of the model's client; or what was found, if its meter measures nothing."""
     client = question.model.client
     name = Path((question.table or "").partition("?")[0]).stem
     own = (client, name) if question.table is not None else (client,)
     refused = [f for f in loaded.findings if f.rule.level == "refused" and f.client in own]
-    if refused and refused[0].code not in NOT_MEASURING:
-        raise BadInput(str(refused[0]))
-    if refused:
-        return None
+    for finding in refused:
+        if finding.code in NOT_MEASURING:
+            return finding
+        raise BadInput(str(finding))
     panel = loaded.usable()
     if panel.ids == (name,):  # a table without ids is named after its file
         return 0
@@ -209,9 +210,9 @@ def _check_unit(question: _Question, load: np.ndarray) -> list[str]:
     """Refuse readings that are as large as in another unit, unless it was said; warn of such small
     ones.
     """
-    table = question.table
     sizes = np.abs(load[np.isfinite(load) & (load != 0)])
-    if table is None or "unit" in question.settings or "unit=" in table or not len(sizes):
+    is_said = "unit" in question.settings or "unit=" in (question.table or "")
+    if is_said or not len(sizes):
         return []
     large = float(np.percentile(sizes, 90))
     usual = abs(question.model.median) + question.model.scaler.load_sd

@@ -15,24 +15,19 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plfl.config import UP_TO, Config, count_intervals
-from plfl.data.clean import UNITS
 from plfl.data.panel import Panel
-from plfl.data.readings import Readings, Series
-from plfl.data.sources import Asked, Loaded, check_readings, load_frame
-from plfl.data.tables.table import read_table
-from plfl.data.zones import load_zone, to_utc
+from plfl.data.zones import load_zone
 from plfl.errors import BadInput
 from plfl.forecast.answer import LOST, MODEL, Answer
 from plfl.forecast.client_model import ClientModel
 from plfl.forecast.model_file import load_model, model_path
-from plfl.forecast.question import NOT_MEASURING
 from plfl.frames.fitted import RUN, Fitted, new_folder, read_facts, read_fitted, write_fitted
 from plfl.frames.frame import (
     Frame,
@@ -45,6 +40,7 @@ from plfl.frames.frame import (
     with_column,
     with_texts,
 )
+from plfl.frames.readings import Placed, Record, of_panel, place_all
 from plfl.recipes import make_recipe
 from plfl.runs.results import Result
 from plfl.runs.train import Observer, run
@@ -199,7 +195,7 @@ class Forecaster:
         table = frame.table if futr_df is None else self._append(frame, futr_df)
         config = self._reading(frame, known.folder)
         models = {client: known.model(client) for client in sorted(frame.ids)}
-        placed = _place(table, config, next(iter(models.values())))
+        placed = place_all(table, config, next(iter(models.values())))
         answers = [_forecast_series(model, placed[client]) for client, model in models.items()]
         _tell(answers)
         rows = [Rows(said.meter, said.zone, said.begins, said.energy) for said in answers]
@@ -235,7 +231,7 @@ class Forecaster:
         with tempfile.TemporaryDirectory() as name:
             place = Path(name)
             config = self._reading(frame, place, static_df)
-            record = _Record.read(frame.table, config)
+            record = Record.read(frame.table, config)
             origins, num_leads = self._cutoffs(record.whole, n_windows, step_size, h)
             rows: list[Rows] = []
             for k, group in enumerate([[origin] for origin in origins] if refit else [origins]):
@@ -361,89 +357,7 @@ class Forecaster:
         return origins, leads
 
 
-class _Record(NamedTuple):
-    """The readings of a frame as they were known at any time."""
-
-    readings: Readings
-    config: Config
-    whole: Panel  # all of them: what a forecast is held against
-
-    @classmethod
-    def read(cls, table: pa.Table, config: Config) -> Self:
-        """The record of a table."""
-        readings = read_table(table, config)
-        config = _as_it_stands(config)
-        loaded = check_readings(readings, config)
-        for finding in loaded.findings:
-            if finding.rule.level == "refused":
-                log.warning("a series is left out: %s", finding)
-        whole = loaded.usable()
-        return cls(readings, config.model_copy(update={"interval": f"{whole.seconds}s"}), whole)
-
-    def end_of(self, origin: int) -> np.datetime64:
-        """When an interval is over, UTC."""
-        return self.whole.start + (origin + 1) * self.whole.interval
-
-    def known_at(self, origin: int) -> Loaded:
-        """What could be known of the meters when an interval was over, judged by that alone."""
-        asked = Asked(until=self.end_of(origin), keeps_covariates=bool(self.config.future))
-        return check_readings(self.readings, self.config, asked=asked)
-
-
-class _Placed(NamedTuple):
-    """One client's readings on the grid."""
-
-    load: np.ndarray  # (time,) kWh; NaN where missing
-    covariates: dict[str, np.ndarray]
-    start: np.datetime64
-
-
-def _of_panel(panel: Panel, row: int) -> _Placed:
-    covariates = dict(zip(panel.covariate_names, panel.covariates[row].T, strict=True))
-    return _Placed(panel.load[row], covariates, panel.start)
-
-
-def _place(table: pa.Table, config: Config, model: ClientModel) -> dict[str, _Placed]:
-    """Each client's readings on the grid of the models."""
-    used = tuple(name for name in model.covariate_names if name in table.column_names)
-    changes = {"interval": f"{model.seconds}s", "covariates": used}
-    config = _as_it_stands(config).model_copy(update=changes)
-    loaded = load_frame(table, config)
-    refused = [finding for finding in loaded.findings if finding.rule.level == "refused"]
-    if wrong := [finding for finding in refused if finding.code not in NOT_MEASURING]:
-        raise BadInput(str(wrong[0]))
-    few = {finding.client for finding in refused}
-    others = read_table(table, config).series if few else ()
-    placed = {
-        series.id: _place_alone(series, config, model.seconds)
-        for series in others
-        if series.id in few
-    }
-    if loaded.panel is not None:
-        ids = loaded.panel.ids
-        placed |= {client: _of_panel(loaded.panel, row) for row, client in enumerate(ids)}
-    return placed
-
-
-def _place_alone(series: Series, config: Config, interval: int) -> _Placed:
-    """The readings of a series that says nothing of a meter: one alone, or always the same."""
-    known = np.isfinite(series.values)
-    if not known.any():
-        raise BadInput(f"series {series.id!r} has no reading to go on from", "leave it out")
-    stamps = series.stamps[known]
-    utc = np.unique(stamps if series.stamp_zone is None else to_utc(series.stamp_zone, stamps)[0])
-    steps = np.diff(utc)
-    own = int(steps.min()) if len(steps) else interval
-    begins = utc - own if config.stamps == "end" else utc
-    factor, is_power = UNITS[config.unit]
-    slots = (begins - begins[0]) // interval
-    load = np.full(int(slots[-1]) + 1, np.nan, np.float32)
-    value = series.values[known][0]
-    load[slots] = value * factor * (interval / 3600 if is_power else interval / own)
-    return _Placed(load, {}, np.datetime64(int(begins[0]), "s"))
-
-
-def _forecast_series(model: ClientModel, series: _Placed) -> Answer:
+def _forecast_series(model: ClientModel, series: Placed) -> Answer:
     """The forecast after the last reading, once the covariates that it takes are known."""
     found = model.forecast(series.load, series.covariates, series.start)
     first = int((found.begins[0] - series.start) // model.interval)
@@ -471,7 +385,7 @@ def _tell(answers: Sequence[Answer]) -> None:
         log.warning("%s", warning)
 
 
-def _validate(folder: Path, record: _Record, origins: Sequence[int], num_leads: int) -> list[Rows]:
+def _validate(folder: Path, record: Record, origins: Sequence[int], num_leads: int) -> list[Rows]:
     """Forecasts from each origin beside what was read; intervals without a reading are left out."""
     rows = []
     whole = record.whole
@@ -482,7 +396,7 @@ def _validate(folder: Path, record: _Record, origins: Sequence[int], num_leads: 
         known = record.known_at(origin).usable()
         cutoff = whole.start + origin * whole.interval
         for client in sorted(models.keys() & set(known.ids)):
-            series = _of_panel(known, known.ids.index(client))
+            series = of_panel(known, known.ids.index(client))
             said = models[client].forecast(*series, record.end_of(origin), leads)
             read = whole.load[whole.ids.index(client), origin + 1 :][:num_leads]
             at = np.flatnonzero(np.isfinite(read))
@@ -514,8 +428,3 @@ def _as_duration(freq: str) -> str:
         )
     unit = {"S": "s", "T": "min", "m": "min", "H": "h", "D": "d"}.get(match[2], match[2])
     return f"{match[1] or 1}{unit}"
-
-
-def _as_it_stands(config: Config) -> Config:
-    """A config that leaves in what a stuck meter shows; the model judges it."""
-    return config.model_copy(update={"ignore": (*config.ignore, "PLF207")})

@@ -11,8 +11,8 @@ and the same model trained on those days alone.
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -151,19 +151,15 @@ def adapt(
     run = _read_run(Path(folder))
     config = _configure(run, data, settings or {})
     devices = prepare(config.device, config.cores, deterministic=config.deterministic)
-    load = load_frame if config.data == (GIVEN,) else load_sources
-    loaded = load(data if config.data == (GIVEN,) else config.data, config)
+    is_frame = config.data == (GIVEN,)
+    loaded = load_frame(data, config) if is_frame else load_sources(config.data, config)
     panel = loaded.usable()
     _check_inputs(run, panel)
     task = make_task(panel, _admitting(config, split=_SPLIT), loaded.findings, has_test=False)
     _check_fit(run, config, task)
     lengths = _curve_lengths(panel) if curve else []
     adapter = _Adapter(run, config, devices, observer or (lambda progress: None))
-    with ExitStack() as stack:
-        if place is not None:
-            runfolder.create(place)
-            stack.enter_context(runfolder.opened(place))
-            write_text(place / "config.toml", config.to_toml())
+    with _held(place, config):
         meters = adapter.adapt(task, place)
         points = [adapter.measure(panel, days) for days in lengths]
         result = Adaptation(
@@ -182,6 +178,18 @@ def adapt(
             del values["folder"]  # it may move
             write_json(place / "adapt.json", values)
     return result
+
+
+@contextmanager
+def _held(place: Path | None, config: Config) -> Iterator[None]:
+    """A new folder with its config, which nobody else writes to meanwhile; nothing for None."""
+    if place is None:
+        yield
+        return
+    runfolder.create(place)
+    with runfolder.opened(place):
+        write_text(place / "config.toml", config.to_toml())
+        yield
 
 
 def _read_run(folder: Path) -> _Run:

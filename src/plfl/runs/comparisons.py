@@ -39,7 +39,7 @@ def compare(
     config: Config,
     task: Task,
     devices: Sequence[jax.Device],
-    observer: Callable[[str], None] | None = None,
+    observer: Callable[[str], object] = lambda name: None,
     *,
     part: str = "test",
     model: Model | None = None,
@@ -51,7 +51,7 @@ def compare(
     `observer` is called with each name before its turn. `leaves_out_own` passes over the name that
     is the run of this config itself (see `find_own`).
     """
-    if unknown := [name for name in names if name not in NAMES]:
+    if unknown := sorted(set(names) - set(NAMES)):
         raise BadInput(f"unknown baseline {unknown[0]!r}", f"known baselines: {', '.join(NAMES)}")
     if "lightgbm" in names:
         import_lightgbm()  # told now, not after an hour of training
@@ -62,11 +62,9 @@ def compare(
         left_out.add("central")
     comparison = _Comparison(config, task, devices, part, model)
     forecasts = {}
-    for name in dict.fromkeys(names):
-        if name not in left_out:
-            if observer is not None:
-                observer(name)
-            forecasts[name] = comparison.forecast(name)
+    for name in dict.fromkeys(name for name in names if name not in left_out):
+        observer(name)
+        forecasts[name] = comparison.forecast(name)
     return forecasts
 
 

@@ -24,7 +24,7 @@ from plfl.forecast.past_days.inputs import (
     make_layout,
     plain_cut_days,
 )
-from plfl.forecast.past_days.lookback import cut_days
+from plfl.forecast.past_days.training import cut_days
 from plfl.forecast.windows import PARTS, Task, make_task
 from plfl.recipes import forecast
 

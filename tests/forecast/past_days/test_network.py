@@ -13,7 +13,6 @@ from plfl.data.generated import generate
 from plfl.forecast.families import make_view
 from plfl.forecast.past_days.family import PastDays
 from plfl.forecast.past_days.inputs import Inputs
-from plfl.forecast.past_days.model import analog
 from plfl.forecast.past_days.network import (
     NUM_HEADS,
     Shape,
@@ -21,6 +20,7 @@ from plfl.forecast.past_days.network import (
     param_shapes,
     plain_look_back,
 )
+from plfl.forecast.past_days.training import analog
 from plfl.forecast.windows import Task, make_task
 from plfl.recipes import forecast
 from small import analog_config, uneven_panel

@@ -169,7 +169,7 @@ class PastDays(View):
         """
         import jax.numpy as jnp
 
-        from plfl.forecast.past_days.lookback import cut_days
+        from plfl.forecast.past_days.training import cut_days
 
         series = self.series(data)
         origins, leads = (jnp.ravel(values) for values in windows)
@@ -194,7 +194,7 @@ class PastDays(View):
         """
         import jax.numpy as jnp
 
-        from plfl.forecast.past_days.lookback import cut_days
+        from plfl.forecast.past_days.training import cut_days
 
         def of_params(inputs: tuple[Inputs, ...]) -> "jax.Array":
             return apply(params, inputs)
@@ -267,7 +267,7 @@ def _place(panel: Panel, name: str) -> int:
 
 def make_model(config: Config, task: "Task") -> "Model":
     """The network of a config, for the windows of a task."""
-    from plfl.forecast.past_days.model import analog
+    from plfl.forecast.past_days.training import analog
 
     return analog(task.view, hidden=config.hidden)
 
