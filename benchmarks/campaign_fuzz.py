@@ -9,7 +9,7 @@ twice and a page that prints. Inputs run in processes of their own, so that a cr
 a library is caught and named.
 
     python benchmarks/campaign_fuzz.py [--count 100000] [--seed 0] [--jobs 2]
-    python benchmarks/campaign_fuzz.py --seed 0 --index 1234     (one input again, with its traceback)
+    python benchmarks/campaign_fuzz.py --seed 0 --index 1234    (one input again, with traceback)
 """
 
 import argparse
@@ -63,7 +63,8 @@ NUM_BASES = 64
 BLOCK, RENEW_BLOCKS = 500, 10
 _NOT_FINITE = re.compile(r"(?<![\w./-])[-+]?(nan|inf|infinity)(?![\w-])", re.IGNORECASE)
 _QUOTED = re.compile(
-    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|CSV parse error.*|columns are .*|read as columns .*|empty \(NaN\)""",
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|CSV parse error.*|columns are .*|read as columns .*"""
+    r"|empty \(NaN\)",
     re.DOTALL,
 )  # what messages repeat of the file, and the advice to leave a cell empty
 
@@ -1270,7 +1271,7 @@ def _try(table: object, settings: dict[str, Any], index: int) -> tuple[str, ...]
 
 
 def check(found: Diagnosis) -> None:
-    """Refuse a diagnosis that contradicts itself, shows what is no number, or has a panel with it."""
+    """Refuse a diagnosis that contradicts itself, or shows or holds what is no number."""
     json.dumps(found.to_dict(), allow_nan=False)
     for finding in found.findings:
         rule = RULES[finding.code]
@@ -1328,7 +1329,7 @@ def _fingerprint(panel: Panel | None) -> str | None:
 
 
 def work(seed: int, pipe: Connection, log: str) -> None:
-    """Try the inputs that come through the pipe; a hang or a crash leaves its traceback in the log."""
+    """Try the inputs that come through the pipe; a hang or crash leaves a traceback in the log."""
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pa.set_cpu_count(1)

@@ -79,7 +79,7 @@ def test_zero_clients_are_refused():
 
 def test_an_empty_list_of_sources_is_refused():
     with pytest.raises(
-        BadInput, match="no data: give at least one source, such as --data bundled:CA"
+        BadInput, match="no data; give at least one source, such as data=bundled:CA"
     ):
         load_sources([], Config())
 

@@ -528,20 +528,16 @@ def fetch(
     ] = False,
 ) -> None:
     """Download buildings, their metadata and weather; run it again to go on after an interruption."""
-    if what != "comstock":
-        raise BadInput(
-            f"{what!r} cannot be downloaded", f"write plfl data fetch comstock --state {state}"
-        )
-    from plfl.data.comstock.fetch import BASE_URL, DEFAULT_RELEASE, fetch_comstock
+    from plfl.data.sources import find_fetcher
 
     with DownloadBar() as bar:
-        result = fetch_comstock(
+        result = find_fetcher(what)(
             out,
             state=state,
             buildings=buildings,
             upgrade=upgrade,
-            release=release or DEFAULT_RELEASE,
-            base_url=url or BASE_URL,
+            release=release,
+            base_url=url,
             seed=seed,
             workers=workers,
             observer=bar.show,

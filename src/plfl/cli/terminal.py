@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console
 from rich.markup import escape
 
+from plfl.errors import in_shell
 from plfl.federate.processes.group import is_writer
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from plfl.bench.options import Progress as BenchProgress
     from plfl.data.comstock.fetch import FetchResult
-    from plfl.data.comstock.fetch import Progress as Download
+    from plfl.data.download import Progress as Download
     from plfl.data.rules import Rule
     from plfl.forecast.answer import Answer
     from plfl.runs.adapt import Progress as AdaptProgress
@@ -574,7 +575,9 @@ def print_diagnosis(diagnosis: "Diagnosis") -> None:
         first = group.first
         where = f" first at {first.place}" if str(first.place) else ""
         output.print(f"{first.code}{where}: {first.detail}", markup=False, soft_wrap=True)
-        output.print(f"       {first.rule.fix}", markup=False, soft_wrap=True, style="dim")
+        output.print(
+            f"       {in_shell(first.rule.fix)}", markup=False, soft_wrap=True, style="dim"
+        )
     refused = diagnosis.refused
     if refused:
         named = ", ".join(refused[:_MAX_ROWS]) + (", ..." if len(refused) > _MAX_ROWS else "")
@@ -600,7 +603,7 @@ def print_rules(rules: "Sequence[Rule]") -> None:
     for rule in rules:
         output.print(f"{rule.code} {rule.title} ({rule.level})", style="bold", markup=False)
         output.print(f"  {rule.why}", markup=False)
-        output.print(f"  Fix: {rule.fix}", markup=False)
+        output.print(f"  Fix: {in_shell(rule.fix)}", markup=False)
 
 
 def status(text: str) -> AbstractContextManager[Any]:

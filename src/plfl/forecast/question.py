@@ -18,7 +18,7 @@ from plfl.config import GIVEN, TABLE_FIELDS, Config, read_config
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding
 from plfl.data.zones import load_zone
-from plfl.errors import BadInput
+from plfl.errors import BadInput, in_shell
 from plfl.forecast.answer import Answer
 from plfl.forecast.client_model import ClientModel
 from plfl.forecast.model_file import find_model
@@ -149,9 +149,9 @@ def _answer(question: _Question, loaded: "Loaded") -> Answer:
     row = _find_row(question, loaded)
     if not isinstance(row, int):
         if issued_at is None:
-            raise BadInput(str(row), "say for when to forecast all the same: ‹--at TIME›")
+            raise BadInput(row.in_words, "say for when to forecast all the same: ‹--at TIME›")
         nothing = model.forecast(np.zeros(0, np.float32), None, issued_at, issued_at)
-        return replace(nothing, warnings=(*nothing.warnings, str(row)))
+        return replace(nothing, warnings=(*nothing.warnings, in_shell(row.in_words)))
     panel = loaded.usable()
     _check_interval(model, panel)
     if issued_at is None:
@@ -164,7 +164,7 @@ def _answer(question: _Question, loaded: "Loaded") -> Answer:
     warnings = _check_unit(question, panel.load[row])
     about = (None, panel.ids[row])
     repaired = [f for f in loaded.findings if f.client in about and f.rule.level == "repaired"]
-    warnings += [f"data: {finding}" for finding in repaired]
+    warnings += [f"data: {in_shell(finding.in_words)}" for finding in repaired]
     return replace(found, warnings=(*found.warnings, *warnings))
 
 
@@ -177,7 +177,7 @@ def _find_row(question: _Question, loaded: "Loaded") -> int | Finding:
     for finding in refused:
         if finding.code in NOT_MEASURING:
             return finding
-        raise BadInput(str(finding))
+        raise BadInput(finding.in_words)
     panel = loaded.usable()
     if panel.ids == (name,):  # a table without ids is named after its file
         return 0
@@ -225,4 +225,4 @@ def _check_unit(question: _Question, load: np.ndarray) -> list[str]:
     )
     if large > usual:
         raise error
-    return [str(error)]
+    return [in_shell(error.in_words)]

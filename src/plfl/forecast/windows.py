@@ -267,7 +267,7 @@ def make_task(
         for part in PARTS:
             origins[part].append(cut.origins[part])
     if not rows:
-        raise BadInput(f"no client can take part ({len(refused)} refused)", str(refused[0]))
+        raise BadInput(f"no client can take part ({len(refused)} refused)", refused[0].in_words)
     kept = panel if len(rows) == panel.num_clients else panel.take(rows, scratch)
     zone_of_client, calendar = view.read_calendar(kept)
     return Task(

@@ -84,7 +84,7 @@ def _find_few(loaded: Loaded) -> set[str | None]:
     """The series that were refused for saying nothing of a meter; no other refusal will do."""
     refused = [finding for finding in loaded.findings if finding.rule.level == "refused"]
     if wrong := [finding for finding in refused if finding.code not in NOT_MEASURING]:
-        raise BadInput(str(wrong[0]))
+        raise BadInput(wrong[0].in_words)
     return {finding.client for finding in refused}
 
 

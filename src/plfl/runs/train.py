@@ -143,7 +143,7 @@ def run(
         if strict and task.refused:
             finding = next(iter(task.refused.values()))
             raise BadInput(
-                f"{finding} (without --strict client {finding.client} would be left out)"
+                f"{finding.in_words} (without --strict client {finding.client} would be left out)"
             )
         federation = Federation(config, task, model, devices, scratch)
         processes.check_same("data or settings", federation.stamp.run)
