@@ -176,7 +176,7 @@ def forecast(lstm: Layer, dense: Layer, params: Tree, features: jax.Array) -> ja
 
 
 def gather(data: Tree, origins: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """As plfl.forecast.views.gather, with one calendar for all."""
+    """As plfl.forecast.lstm_mlp.family.RecentHours.cut, with one calendar for all."""
     times = origins[:, None] + jnp.arange(1 - LOOKBACK, 1)
     series, calendar = data["series"][times], data["calendar"][times]
     statics = jnp.broadcast_to(data["statics"], (*times.shape, STATICS))

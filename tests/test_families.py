@@ -9,10 +9,10 @@ import pytest
 
 import plfl
 from federations import UNGUARDED, make_federation, make_nodes
+from in_process import LocalWire
 from plfl.cli.app import app
 from plfl.config import Config
 from plfl.deploy.protocol.finishing import finish
-from plfl.deploy.protocol.local import LocalWire
 from plfl.errors import BadInput
 from plfl.federate.federation import complete
 from plfl.forecast import families

@@ -42,15 +42,20 @@ _HOLIDAY_YEARS = 10
 
 def save_model(model: ClientModel, path: Path) -> None:
     """Write a model as one file, as a whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    write_arrays(temporary, *pack_model(model))
+    put_in_place(temporary, path)
+
+
+def pack_model(model: ClientModel) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """A model as the arrays and the texts of its file."""
     arrays = model.params | model.scaler.as_arrays()
     arrays |= {f"calibration.{name}": rows for name, rows in model.calibration._asdict().items()}
     arrays |= {"statics": model.statics, "holidays": model.holidays.astype(np.int64)}
     plain = [field.name for field in fields(model) if field.name not in _ARRAYS]
     facts = {name: getattr(model, name) for name in plain} | {"view": model.view.facts()}
     said = {"format": str(FORMAT), "plfl": __version__, "client": model.client}
-    temporary = path.with_name(f".{path.name}.tmp")
-    write_arrays(temporary, arrays, said | {_FACTS: json.dumps(facts, default=str)})
-    put_in_place(temporary, path)
+    return arrays, said | {_FACTS: json.dumps(facts, default=str)}
 
 
 def load_model(path: Path) -> ClientModel:

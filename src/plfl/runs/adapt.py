@@ -24,6 +24,7 @@ import numpy as np
 from plfl._version import __version__
 from plfl.config import GIVEN, PERSONAL_ALIASES, TABLE_FIELDS, Config, read_config
 from plfl.data.panel import Panel
+from plfl.data.rules import Finding
 from plfl.data.sources import load_frame, load_sources
 from plfl.errors import BadInput
 from plfl.federate import checkpoint
@@ -155,7 +156,7 @@ def adapt(
     loaded = load_frame(data, config) if is_frame else load_sources(config.data, config)
     panel = loaded.usable()
     _check_inputs(run, panel)
-    task = make_task(panel, _admitting(config, split=_SPLIT), loaded.findings, has_test=False)
+    task = make_whole_task(panel, config, loaded.findings)
     _check_fit(run, config, task)
     lengths = _curve_lengths(panel) if curve else []
     adapter = _Adapter(run, config, devices, observer or (lambda progress: None))
@@ -178,6 +179,11 @@ def adapt(
             del values["folder"]  # it may move
             write_json(place / "adapt.json", values)
     return result
+
+
+def make_whole_task(panel: Panel, config: Config, findings: Sequence[Finding]) -> Task:
+    """All readings of the meters: 80 percent to tune, 20 to judge, none to test."""
+    return make_task(panel, _admitting(config, split=_SPLIT), findings, has_test=False)
 
 
 @contextmanager
