@@ -55,14 +55,16 @@ from plfl.deploy.protocol.policy import agreed_settings
 from plfl.errors import BadInput
 from plfl.federate.federation import Federation, complete
 from plfl.forecast.calibrate import read_targets
-from plfl.forecast.client_model import deploy, forecast_client
-from plfl.forecast.past_days import inputs as aligned
-from plfl.forecast.views import Aligned
+from plfl.forecast.model_file import deploy, pack_model
+from plfl.forecast.past_days import inputs as past_days
+from plfl.forecast.past_days.family import PastDays
+from plfl.forecast.publish import fit_all
+from plfl.forecast.question import forecast_client
 from plfl.forecast.windows import Task, make_task
 from plfl.frames import forecaster
+from plfl.frames.readings import Record
 from plfl.recipes import make_recipe
 from plfl.runs import adapt as adapting
-from plfl.runs.publishing import fit_all
 from plfl.runs.tuning import Tuner, _Judge, fine_tune, full_params
 from plfl.storage import digest, read_arrays
 
@@ -444,7 +446,7 @@ class Bench:
 
     def joining(self, meters: Mapping[str, Meter]) -> Task:
         """The task of `plfl adapt`."""
-        return self._complete(meters, adapting._whole_task)
+        return self._complete(meters, adapting.make_whole_task)
 
     # cross-validation
 
@@ -467,7 +469,7 @@ class Bench:
     def record(self, meters: Mapping[str, Meter]) -> Any:
         """The record of some meters."""
         try:
-            return forecaster._Record.read(as_table(meters), self.config)
+            return Record.read(as_table(meters), self.config)
         except BadInput as error:
             raise _LeftOut from error
 
@@ -617,7 +619,7 @@ def seen_in_training(task: Task) -> dict[str, Any]:
 def judged(task: Task, config: Config) -> dict[str, Any]:
     """What choices and factors are made of, and what a made-up model would get for them."""
     view = task.view
-    assert isinstance(view, Aligned)
+    assert isinstance(view, PastDays)
     found: dict[str, Any] = {}
     judge = _Judge(task)
     guesses = [_guess(task, row, origins) for row, origins in enumerate(task.origins["validation"])]
@@ -627,19 +629,19 @@ def judged(task: Task, config: Config) -> dict[str, Any]:
     for row, calibration in enumerate(fit_all(task, guesses)):
         found |= _windows(task, row, "validation", int(task.bounds[row][2]))
         model = deploy(task, row, config, {"one": np.ones(1, np.float32)}, calibration, "run")
-        found |= {f"{row}/{name}": value for name, value in model._arrays().items()}
-        found[f"{row}/facts"] = model._facts()
+        arrays, found[f"{row}/facts"] = pack_model(model)
+        found |= {f"{row}/{name}": value for name, value in arrays.items()}
     return found
 
 
 def _windows(task: Task, row: int, part: str, end: int) -> dict[str, np.ndarray]:
     view, origins = task.view, task.origins[part][row]
-    assert isinstance(view, Aligned)
+    assert isinstance(view, PastDays)
     series, client = view.series(task.client(row)), task.panel.ids[row]
     found = {f"{client}/{part}/origins": origins}
     found[f"{client}/{part}/targets"] = read_targets(task.read_load(row), origins, view.leads, end)
     for lead in view.leads:
-        cut = aligned.cut(np, series, view.layout, origins, np.full(len(origins), lead))
+        cut = past_days.cut(np, series, view.layout, origins, np.full(len(origins), lead))
         found |= {f"{client}/{part}/{lead}/{name}": value for name, value in cut._asdict().items()}
     return found
 

@@ -47,7 +47,7 @@ except ModuleNotFoundError:  # a machine with jax alone: the package without its
     bare.__path__ = [str(SOURCE / "plfl")]
     sys.modules["plfl"] = bare
 
-import dense_pallas  # noqa: E402
+import dense_pallas
 
 from plfl.forecast.layers import lstm as xla
 from plfl.forecast.layers import lstm_gpu as pallas
@@ -176,7 +176,7 @@ def forecast(lstm: Layer, dense: Layer, params: Tree, features: jax.Array) -> ja
 
 
 def gather(data: Tree, origins: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """As plfl.forecast.views.gather, with one calendar for all."""
+    """As plfl.forecast.lstm_mlp.family.RecentHours.cut, with one calendar for all."""
     times = origins[:, None] + jnp.arange(1 - LOOKBACK, 1)
     series, calendar = data["series"][times], data["calendar"][times]
     statics = jnp.broadcast_to(data["statics"], (*times.shape, STATICS))

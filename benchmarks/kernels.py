@@ -32,8 +32,8 @@ from plfl.federate.processes.devices import prepare
 from plfl.forecast.layers.dense import dense
 from plfl.forecast.layers.lstm import lstm
 from plfl.forecast.past_days.inputs import Inputs
-from plfl.forecast.past_days.lookback import look_back
 from plfl.forecast.past_days.network import NUM_HEADS, SCORE_WIDTH
+from plfl.forecast.past_days.training import look_back
 from plfl.forecast.windows import make_task
 from plfl.native.library import is_available
 from plfl.recipes import forecast, paper

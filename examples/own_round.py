@@ -11,7 +11,8 @@ from plfl.federate import client, server
 from plfl.federate.client import LocalTraining, client_update
 from plfl.federate.params import batches_key, client_keys, personal_key, shared_key
 from plfl.federate.partition import make_partition
-from plfl.forecast.models import lstm_mlp, make_objective
+from plfl.forecast.lstm_mlp.network import lstm_mlp
+from plfl.forecast.models import make_objective
 from plfl.forecast.windows import make_task
 from plfl.recipes import paper
 

@@ -10,8 +10,8 @@ import pytest
 
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
+from plfl.forecast.publish import fit_all
 from plfl.forecast.windows import Task, make_task
-from plfl.runs.publishing import fit_all
 from plfl.runs.tuning import _Judge
 from small import analog_config, assert_trees_equal, tiny_config
 

@@ -13,14 +13,30 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from plfl.errors import BadInput, refused_at
 
-PERSONAL_ALIASES: dict[str, tuple[str, ...]] = {"none": (), "mlp": ("mlp.*",), "all": ("*",)}
+
+class Level(NamedTuple):
+    """How much of a model stays at the client, as the paper compares it."""
+
+    patterns: tuple[str, ...]  # of the paper's model
+    name: str  # of the comparison
+    short: str
+    words: str
+
+
+# The paper's three, by their alias in `personal`.
+LEVELS = {
+    "none": Level((), "fl", "P1", "plain FL"),
+    "mlp": Level(("mlp.*",), "plfl", "P2", "PL-FL"),
+    "all": Level(("*",), "local", "P3", "local training"),
+}
+PERSONAL_ALIASES = {alias: level.patterns for alias, level in LEVELS.items()}
 # Stands in a stored config for data or a model that was handed to `plfl.run` as an object.
 GIVEN = "given in Python"
 # Judgements of the data doctor that can be wrong, so that `ignore` overrules them.
@@ -186,7 +202,7 @@ class Config(Settings):
     """The one seed of training; every random number in it derives from this one."""
 
     model: str = "lstm_mlp"
-    """The forecaster, by its name in plfl.forecast.models."""
+    """The forecaster, by its name in plfl.forecast.families."""
     lookback: Duration = "3h"
     """How far back the model's inputs reach; a duration, or a number of intervals."""
     horizon: Horizon = "1h"

@@ -20,8 +20,9 @@ from plfl.cli.app import app
 from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.deploy.files.settings import ClientSettings
-from plfl.errors import BadInput
-from plfl.forecast.client_model import ClientModel, find_model, forecast_client
+from plfl.errors import BadInput, in_shell
+from plfl.forecast.model_file import find_model, load_model
+from plfl.forecast.question import forecast_client
 from plfl.recipes import make_recipe
 from plfl.runs import train as training
 from plfl.storage import read_arrays
@@ -73,15 +74,13 @@ def test_every_client_has_a_file_of_its_own_with_nothing_of_the_others(run):
     texts = [(run / "models" / f"{client}.safetensors").read_bytes() for client in ("b001", "b002")]
     assert b"b002" not in texts[0]
     assert b"b001" not in texts[1]
-    models = [
-        ClientModel.load(run / "models" / f"{client}.safetensors") for client in ("b001", "b002")
-    ]
+    models = [load_model(run / "models" / f"{client}.safetensors") for client in ("b001", "b002")]
     assert [model.client for model in models] == ["b001", "b002"]
     assert models[0].scaler.load_mean != models[1].scaler.load_mean
     for model in models:
         stored = read_arrays(run / "state" / "clients" / f"{model.client}.safetensors")[0]
         assert stored["scaler.load_mean"] == np.float32(model.scaler.load_mean)
-        allowed = {"scaler", "calibration", "holidays", "short", "long"}
+        allowed = {"scaler", "calibration", "holidays", "statics", "short", "long"}
         arrays = read_arrays(run / "models" / f"{model.client}.safetensors")[0]
         assert {name.partition(".")[0] for name in arrays} == allowed
         assert (
@@ -94,7 +93,7 @@ def test_files_forecast_the_test_windows_as_the_run_published_them(run):
     table = pq.read_table(run / "forecasts.parquet").to_pandas()
     panel = generate(2, days=24)
     for row, client in enumerate(panel.ids):
-        model = ClientModel.load(run / "models" / f"{client}.safetensors")
+        model = load_model(run / "models" / f"{client}.safetensors")
         windows = table[table.unique_id == client]
         known = {name: panel.covariates[row, :, k] for k, name in enumerate(panel.covariate_names)}
         for at in (0, len(windows) // 2, len(windows) - 1):
@@ -111,7 +110,7 @@ def test_a_run_without_tuning_leaves_models_too(tmp_path):
         "forecast", {**TINY, "data": [SOURCE], "tune_rounds": 0, "personal": ["*.head.*"]}
     )
     training.run(config, out=tmp_path / "run")
-    models = [ClientModel.load(tmp_path / "run" / "models" / f"b00{k}.safetensors") for k in (1, 2)]
+    models = [load_model(tmp_path / "run" / "models" / f"b00{k}.safetensors") for k in (1, 2)]
     for name, array in models[0].params.items():
         assert np.array_equal(array, models[1].params[name]) == (".head." not in name), name
 
@@ -234,9 +233,7 @@ def test_a_missing_covariate_is_a_warning_and_a_long_silence_a_fallback(run, tmp
 
 def test_a_meter_that_always_shows_the_same_still_has_an_answer(run, tmp_path):
     path = write_readings(tmp_path / "readings.csv", y=3.0)
-    with pytest.raises(
-        BadInput, match=r"PLF206 .*say for when to forecast all the same: --at TIME"
-    ):
+    with pytest.raises(BadInput, match=r"PLF206 .*say for when to forecast all the same: at=TIME"):
         forecast_client(run, "b001", str(path))
     found = forecast_client(run, "b001", str(path), "2018-01-25T00:00")
     assert found.quality == "fallback:no-readings"
@@ -248,7 +245,7 @@ def test_a_few_negative_readings_are_what_they_are_if_the_meter_exports(
     run, tmp_path, monkeypatch, may_export
 ):
     model = replace(find_model(run, "b001"), may_export=may_export)
-    monkeypatch.setattr("plfl.forecast.client_model.find_model", lambda *_: model)
+    monkeypatch.setattr("plfl.forecast.question.find_model", lambda *_: model)
     table = pd.read_csv(write_readings(tmp_path / "b001.csv"))
     table.loc[table.index[-3:], "y"] = -1.0, -2.0, -1.5
     table.to_csv(tmp_path / "b001.csv", index=False)
@@ -336,7 +333,7 @@ BAD_INPUT = {
     ),
     "setting": (
         ["RUN", "--client", "b001", "--set", "rounds=3"],
-        "--set rounds: a forecast takes the model as it was",
+        "--set rounds=3: a forecast takes the model as it was",
     ),
     "format": (
         ["RUN", "--client", "b001", "--format", "xml"],
@@ -356,7 +353,7 @@ def test_bad_input_is_told_with_the_way_out(run, case):
     args, said = BAD_INPUT[case]
     with pytest.raises(BadInput) as caught:
         app(["forecast", *(arg.replace("RUN", str(run)) for arg in args)], standalone_mode=False)
-    assert said in str(caught.value)
+    assert said in in_shell(caught.value.in_words)
 
 
 def test_readings_of_another_meter_are_refused(run, tmp_path):
@@ -379,9 +376,9 @@ def test_forecasting_imports_no_jax_and_from_arrays_no_pyarrow(run, meter):
         "standalone_mode=False);assert 'jax' not in sys.modules"
     )
     check(
-        "import sys, numpy as np; from pathlib import Path; from plfl.forecast.client_model "
-        "import ClientModel;model = "
-        f"ClientModel.load(Path({str(run / 'models' / 'b001.safetensors')!r}));found = "
+        "import sys, numpy as np; from pathlib import Path; from plfl.forecast.model_file "
+        "import load_model;model = "
+        f"load_model(Path({str(run / 'models' / 'b001.safetensors')!r}));found = "
         "model.forecast(np.arange(500.0) % 9, None, np.datetime64('2020-01-01T00:00'));assert "
         "len(found.qualities) == 96 and found.warnings;assert not {'jax', 'pyarrow', 'rich', "
         "'holidays'} & set(sys.modules)"

@@ -42,7 +42,7 @@ def test_a_client_writes_its_own_report_and_nobody_else_s(tmp_path):
 
 @pytest.mark.e2e
 def test_a_deployed_model_forecasts_from_a_client_s_folder(tmp_path):
-    from plfl.forecast.client_model import find_model
+    from plfl.forecast.model_file import find_model
 
     panel, config = uneven_panel(2, days=40).sorted(), analog_config(tune_rounds=2)
     wire = LocalWire(

@@ -5,20 +5,20 @@ lost gives way.
 import numpy as np
 import pytest
 
+from plfl.forecast.baselines.repetitions import REPEATS
 from plfl.forecast.calibrate import (
     FOLLOWED_DAYS,
     TRUSTS,
     Calibration,
+    History,
     Record,
     calibrate,
-    coverage,
-    find_followed,
     fit_calibration,
     follow,
-    pinball_loss,
     read_targets,
     repeat_loads,
 )
+from plfl.forecast.metrics import coverage, pinball_loss
 
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 MIDDLE = 3
@@ -41,7 +41,12 @@ def made(num: int, *, spread: float = 1.0, bias: float = 0.0, seed: int = 0):
 
 
 def fit(actual, forecasts, repeats, days: float = ENOUGH) -> Calibration:
-    return fit_calibration(actual, forecasts, repeats, LEADS, QUANTILES, days)
+    return fit_calibration(actual, forecasts, by_name(repeats), LEADS, QUANTILES, days)
+
+
+def by_name(repeats: np.ndarray) -> dict[str, np.ndarray]:
+    """Repetitions (..., repeats) in the order of their table."""
+    return {name: repeats[..., k] for k, name in enumerate(REPEATS)}
 
 
 @pytest.mark.parametrize("spread", [0.2, 1.0, 5.0])
@@ -164,7 +169,12 @@ class Watched:
         old = self.times < self.change_day * DAY
         repeats = np.tile(self.loads[old, None, None], 3)
         return fit_calibration(
-            self.actual[old, None], self.forecasts[old], repeats, (1,), QUANTILES, self.change_day
+            self.actual[old, None],
+            self.forecasts[old],
+            by_name(repeats),
+            (1,),
+            QUANTILES,
+            self.change_day,
         )
 
     def published(self, since_day: int) -> tuple[np.ndarray, np.ndarray]:
@@ -271,7 +281,7 @@ def test_one_forecast_in_an_hour_is_followed_where_the_model_could_be_asked():
     load[100:103] = np.nan
     was_read = np.isfinite(load)
     load[101] = 1.0  # filled
-    found = find_followed(load, was_read, 90, 120, lookback=3, day=96, first=2)
+    found = History(load, was_read, first=2, day=96).find_followed(90, 120, lookback=3)
     assert found.tolist() == [90, 94, 98, 106, 110, 114, 118]
 
 
@@ -283,7 +293,11 @@ def test_targets_beyond_the_end_are_unknown():
 def test_repetitions_are_the_last_reading_yesterday_and_last_week():
     load = np.arange(50.0)
     found = repeat_loads(load, np.array([30]), (1, 5), 4)  # four intervals a day
-    np.testing.assert_array_equal(found[0], [[30, 27, 3], [30, 27, 7]])
+    assert {name: said.tolist() for name, said in found.items()} == {
+        "persistence": [[30, 30]],
+        "yesterday": [[27, 27]],
+        "last_week": [[3, 7]],
+    }
 
 
 def test_coverage_and_pinball_are_those_of_utilsforecast():

@@ -16,13 +16,14 @@ from plfl.data.generated import generate
 from plfl.data.holidays import holiday_flags
 from plfl.errors import BadInput, Damaged
 from plfl.federate.federation import complete
-from plfl.forecast.client_model import ClientModel, deploy, find_model
+from plfl.forecast.client_model import ClientModel
+from plfl.forecast.model_file import deploy, find_model, load_model, save_model
 from plfl.forecast.models import make_model
+from plfl.forecast.past_days.family import PastDays
 from plfl.forecast.past_days.network import Shape, param_shapes
-from plfl.forecast.views import Aligned
+from plfl.forecast.publish import find_all_followed, fit_all, publish_all
 from plfl.forecast.windows import Task, make_task
 from plfl.recipes import make_recipe
-from plfl.runs.publishing import find_all_followed, fit_all, publish_all
 from plfl.storage import read_arrays, write_arrays
 
 CONFIG = complete(
@@ -33,7 +34,7 @@ DAYS = 24
 
 def make_params(task: Task, seed: int) -> dict[str, np.ndarray]:
     view = task.view
-    assert isinstance(view, Aligned)
+    assert isinstance(view, PastDays)
     rng = np.random.default_rng(seed)
     shapes = param_shapes(Shape(view.layout, view.bands, CONFIG.hidden, view.num_outputs))
     return {
@@ -59,7 +60,7 @@ class Trained:
 
         def predict(origins: Sequence[np.ndarray]) -> list[np.ndarray]:
             rows = range(self.task.panel.num_clients)
-            forecast = jax.jit(partial(view.forecast, apply))
+            forecast = jax.jit(partial(view.predict, apply))
             said = [
                 forecast(self.params[row], self.task.client(row), jnp.asarray(origins[row]))
                 for row in rows
@@ -109,8 +110,8 @@ def unfollowed(model: ClientModel) -> ClientModel:
 @pytest.mark.parametrize("row", [0, 1])
 def test_the_file_forecasts_what_the_client_published_in_the_evaluation(trained, tmp_path, row):
     task = trained.task
-    trained.models[row].save(tmp_path / "own.safetensors")
-    model = ClientModel.load(tmp_path / "own.safetensors")
+    save_model(trained.models[row], tmp_path / "own.safetensors")
+    model = load_model(tmp_path / "own.safetensors")
     origins = task.origins["test"][row]
     for k in (0, len(origins) // 2, len(origins) - 1):
         n = int(origins[k]) + 1
@@ -141,8 +142,8 @@ def test_numpy_forecasts_as_jax_does(trained):
 
 def test_a_file_gives_back_every_field(trained, tmp_path):
     model = trained.models[0]
-    model.save(tmp_path / "own.safetensors")
-    again = ClientModel.load(tmp_path / "own.safetensors")
+    save_model(model, tmp_path / "own.safetensors")
+    again = load_model(tmp_path / "own.safetensors")
     for name in (
         "client",
         "version",
@@ -166,7 +167,7 @@ def test_a_file_gives_back_every_field(trained, tmp_path):
 
 def test_equal_models_are_equal_files_and_versions_tell_others_apart(trained, tmp_path):
     for name in ("a", "b"):
-        trained.models[0].save(tmp_path / name)
+        save_model(trained.models[0], tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert trained.models[0].version.startswith("run-")
     assert trained.models[0].version != trained.models[1].version
@@ -174,29 +175,29 @@ def test_equal_models_are_equal_files_and_versions_tell_others_apart(trained, tm
 
 def test_a_damaged_file_is_told(trained, tmp_path):
     path = tmp_path / "own.safetensors"
-    trained.models[0].save(path)
+    save_model(trained.models[0], path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-100] + bytes(100))
     with pytest.raises(Damaged, match="does not match its checksum"):
-        ClientModel.load(path)
+        load_model(path)
     path.write_bytes(whole[:500])
     with pytest.raises(Damaged, match="cannot be read"):
-        ClientModel.load(path)
+        load_model(path)
 
 
 def test_other_files_and_later_formats_are_refused_with_the_way_out(trained, tmp_path):
     path = tmp_path / "own.safetensors"
     write_arrays(path, {"x": np.zeros(3)}, {"format": "1"})
     with pytest.raises(BadInput, match="is not a client's model; those are in the folder models"):
-        ClientModel.load(path)
-    trained.models[0].save(path)
+        load_model(path)
+    save_model(trained.models[0], path)
     arrays, facts = read_arrays(path)
     del facts["sha256"]
     write_arrays(path, arrays, facts | {"format": "9", "plfl": "7.0"})
     with pytest.raises(
-        BadInput, match=r"written by plfl 7.0 in format 9, this is format 3; forecast with plfl 7.0"
+        BadInput, match=r"written by plfl 7.0 in format 9, this is format 4; forecast with plfl 7.0"
     ):
-        ClientModel.load(path)
+        load_model(path)
 
 
 def test_a_point_carries_everything_needed_to_read_it(trained):
@@ -402,7 +403,7 @@ def test_holidays_are_those_of_the_meters_country_within_the_years_of_the_file_a
     times = np.datetime64(start) + np.arange(20 * 96) * np.timedelta64(15, "m")
     expected = holiday_flags(model.zone, times)
     assert expected.any()
-    np.testing.assert_array_equal(model._holiday_flags(times), expected)
+    np.testing.assert_array_equal(model._holiday_flags(model.zone, times), expected)
 
 
 def test_leads_that_the_model_does_not_know_are_refused(trained):
@@ -418,7 +419,7 @@ def test_csv_has_a_row_for_each_interval(trained):
 
 
 def test_a_model_is_found_in_its_own_folder_without_its_id(trained, tmp_path):
-    trained.models[0].save(tmp_path / "b001.safetensors")
+    save_model(trained.models[0], tmp_path / "b001.safetensors")
     assert (
         find_model(tmp_path).client
         == find_model(tmp_path / "b001.safetensors", "b001").client
@@ -426,9 +427,9 @@ def test_a_model_is_found_in_its_own_folder_without_its_id(trained, tmp_path):
     )
     with pytest.raises(BadInput, match="is the model of client 'b001', not of 'b002'"):
         find_model(tmp_path / "b001.safetensors", "b002")
-    trained.models[1].save(tmp_path / "b002.safetensors")
+    save_model(trained.models[1], tmp_path / "b002.safetensors")
     with pytest.raises(
-        BadInput, match=r"has the models of 2 clients; say which: --client ID \(b001, b002\)"
+        BadInput, match=r"has the models of 2 clients; say which: client=ID \(b001, b002\)"
     ):
         find_model(tmp_path)
 
@@ -437,6 +438,6 @@ def test_a_model_is_found_in_its_own_folder_without_its_id(trained, tmp_path):
 def test_any_id_is_found_by_its_name(trained, tmp_path, client):
     from plfl.storage import file_name
 
-    replace(trained.models[0], client=client).save(tmp_path / file_name(client))
-    trained.models[1].save(tmp_path / file_name("b002"))
+    save_model(replace(trained.models[0], client=client), tmp_path / file_name(client))
+    save_model(trained.models[1], tmp_path / file_name("b002"))
     assert find_model(tmp_path, client).client == client

@@ -10,7 +10,8 @@ from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.errors import BadInput
 from plfl.forecast.layers.lstm import lstm, lstm_reference
-from plfl.forecast.models import lstm_mlp, make_loss, make_model, masked, pinball, squared_error
+from plfl.forecast.lstm_mlp.network import lstm_mlp
+from plfl.forecast.models import make_loss, make_model, masked, pinball, squared_error
 from plfl.forecast.windows import make_task
 
 SHAPES = [(1, 1, 1, 1), (4, 1, 3, 2), (5, 8, 25, 16)]

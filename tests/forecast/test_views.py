@@ -9,7 +9,9 @@ from plfl.data.generated import generate
 from plfl.data.panel import Panel
 from plfl.errors import BadInput
 from plfl.federate.params import batches_key, client_keys
-from plfl.forecast.views import ClientData, Plain, make_view
+from plfl.forecast.families import make_view
+from plfl.forecast.lstm_mlp.family import RecentHours
+from plfl.forecast.views import ClientData
 from plfl.forecast.windows import make_task, stack_clients
 from plfl.recipes import forecast
 from small import analog_config, assert_trees_equal, uneven_panel
@@ -21,7 +23,7 @@ def task():
 
 
 def test_the_papers_view_is_plain():
-    assert make_view(generate(1, days=1), Config()) == Plain(12, 4)
+    assert make_view(generate(1, days=1), Config()) == RecentHours(12, 4)
 
 
 def test_two_thirds_of_a_batch_are_leads_within_an_hour(task):
@@ -60,7 +62,7 @@ def test_targets_are_changes_and_unknown_after_the_training_part(task):
 def test_a_model_of_one_lead_refuses_a_range_of_leads():
     with pytest.raises(
         BadInput,
-        match=r"horizon = 'up to 24h': the model lstm_mlp forecasts one lead; write horizon=1h",
+        match=r"horizon = 'up to 24h': the model lstm_mlp forecasts one lead; write horizon='1h'",
     ):
         make_view(generate(1, days=1), Config(**{"horizon": "up to 24h"}))
 
@@ -85,7 +87,7 @@ def test_yesterday_is_a_day_before_at_every_interval(seconds):
     panel = panel_of(seconds)
     view = make_view(panel, analog_config(lookback="15min"))
     assert view.layout.day * seconds == 86_400
-    assert (view.horizon * seconds, view.last * seconds, view.num_short * seconds) == (
+    assert (view.horizon * seconds, view.leads[-1] * seconds, view.num_short * seconds) == (
         3600,
         86_400,
         3600,

@@ -11,7 +11,7 @@ from plfl.data.generated import generate
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
 from plfl.errors import BadInput
-from plfl.forecast.views import gather
+from plfl.forecast.lstm_mlp.family import RecentHours
 from plfl.forecast.windows import (
     PARTS,
     Task,
@@ -275,7 +275,7 @@ def test_gather_is_plain_slicing_in_the_order_load_calendar_covariates_statics()
     panel = replace(make_panel(*rng.gamma(2, 50, (2, 1000))), zones=("Asia/Kolkata", "UTC"))
     task = make_task(panel, small_config(lookback=5, horizon=4))
     origins = task.origins["train"][1][[0, 96, 400]]
-    inputs, targets = gather(task.client(1), origins, 5, 4)
+    inputs, targets = RecentHours(5, 4).cut(task.client(1), origins)
     load, covariates = panel.load[1], panel.covariates[1]
     mean, sd = load[:500].mean(), load[:500].std()
     for k, t in enumerate(origins):

@@ -22,7 +22,8 @@ from plfl.errors import BadInput
 from plfl.federate import checkpoint
 from plfl.federate.checkpoint import Snapshot
 from plfl.federate.federation import Federation, complete
-from plfl.forecast.client_model import ClientModel, forecast_client
+from plfl.forecast.model_file import load_model
+from plfl.forecast.question import forecast_client
 from plfl.forecast.windows import make_task
 from plfl.recipes import make_recipe
 from plfl.runs.adapt import CURVE_DAYS, adapt
@@ -108,7 +109,7 @@ def test_a_meter_with_three_days_gets_a_model_of_its_own_that_forecasts(adapted,
 
 
 def test_all_readings_are_used_to_the_last_one(adapted):
-    model = ClientModel.load(adapted / "models" / "n1.safetensors")
+    model = load_model(adapted / "models" / "n1.safetensors")
     assert model.trained_until == np.datetime64("2018-01-04T00:00") + (
         generate(1, days=1).start - np.datetime64("2018")
     )
@@ -138,7 +139,7 @@ def test_a_meter_that_tuning_does_not_help_keeps_the_shared_model(run, meters, t
     )
     assert all(choice["rounds"] == 0 for meter in result.meters for choice in meter.kept.values())
     shared = read_arrays(run / "state" / "server.safetensors")[0]
-    own = ClientModel.load(tmp_path / "out" / "models" / "n1.safetensors").params
+    own = load_model(tmp_path / "out" / "models" / "n1.safetensors").params
     for name, array in own.items():
         np.testing.assert_array_equal(array, shared[name])
 
@@ -154,7 +155,7 @@ def test_what_a_short_validation_part_rewards_a_little_is_not_kept(run, tmp_path
 
 
 def test_with_less_than_a_week_of_validation_the_model_is_published_whatever_it_lost(adapted):
-    model = ClientModel.load(adapted / "models" / "n2.safetensors")
+    model = load_model(adapted / "models" / "n2.safetensors")
     assert (model.calibration.trust == 1).all()
 
 
@@ -206,7 +207,7 @@ def test_a_meter_that_took_part_is_named_and_adapted_all_the_same(run, tmp_path,
         (
             5,
             {},
-            r"interval of 5 minutes, .*run was trained on 15; add them up with --set interval=15min",
+            r"interval of 5 minutes, .*run was trained on 15; add them up with interval='15min'",
         ),
         (
             15,
@@ -255,7 +256,7 @@ def test_a_folder_that_does_not_exist_or_is_in_use_is_refused(run, meters, tmp_p
     with pytest.raises(BadInput, match="does not exist; give the folder of a run"):
         adapt(tmp_path / "nowhere", str(meters))
     (tmp_path / "kept.txt").write_text("mine")
-    with pytest.raises(BadInput, match="exists and is not empty; choose another --out"):
+    with pytest.raises(BadInput, match="exists and is not empty; choose another out"):
         adapt(run, str(meters), out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept.txt"]
 
@@ -274,9 +275,7 @@ def test_an_empty_file_and_settings_of_the_model_are_refused(run, meters, tmp_pa
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(BadInput, match=r"empty\.csv"):
         adapt(run, str(tmp_path / "empty.csv"))
-    with pytest.raises(
-        BadInput, match=r"--set hidden: the model is that of .*; what can be set is"
-    ):
+    with pytest.raises(BadInput, match=r"hidden=9: the model is that of .*; what can be set is"):
         adapt(run, str(meters), settings={"hidden": 9})
 
 

@@ -12,7 +12,6 @@ from plfl.federate.federation import Federation
 from plfl.federate.params import batches_key, client_keys
 from plfl.forecast.baselines.boosting import boosted
 from plfl.forecast.baselines.ridge import ridge
-from plfl.forecast.views import gather
 from plfl.forecast.windows import PARTS, Task, make_task
 from plfl.runs import comparisons, tuning
 from plfl.runs.comparisons import NAMES, compare, find_own, pool, pool_origins
@@ -85,7 +84,7 @@ def test_pooled_windows_are_those_of_the_clients():
     task = tiny_task()
     pooled = pool(task)
     assert pooled.num_windows == task.num_windows.sum()
-    cut = jax.jit(lambda data, origins: gather(data, origins, task.lookback, task.horizon))
+    cut = jax.jit(lambda data, origins: task.view.cut(data, origins))
     begin = dict.fromkeys(PARTS, 0)
     for row, data in enumerate(client_data(task)):
         for part in PARTS:

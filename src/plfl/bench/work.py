@@ -22,7 +22,7 @@ from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.federate.federation import Federation, complete, optimizer_settings
 from plfl.federate.params import batches_key, client_keys
-from plfl.forecast.models import lstm_mlp
+from plfl.forecast.lstm_mlp.network import lstm_mlp
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, make_task, stack_clients
 from plfl.recipes import paper

@@ -14,7 +14,7 @@ from plfl.config import parse_settings
 from plfl.errors import BadInput
 
 if TYPE_CHECKING:
-    from plfl.forecast.client_model import Forecast
+    from plfl.forecast.answer import Answer
 
 _FORMATS = ("table", "csv", "json")
 
@@ -72,7 +72,8 @@ def forecast(
     an earlier load.
     """
     from plfl.deploy.files.settings import find_client
-    from plfl.forecast.client_model import FOLDER, forecast_client
+    from plfl.forecast.model_file import FOLDER
+    from plfl.forecast.question import forecast_client
 
     chosen = _choose_format(form, out, is_json=is_json)
     values = parse_settings(settings or [])
@@ -122,7 +123,7 @@ def _write(text: str, out: Path | None) -> None:
         raise BadInput(f"cannot write {out} ({error.strerror})", "choose another --out") from None
 
 
-def print_forecast(forecast: "Forecast") -> None:
+def print_forecast(forecast: "Answer") -> None:
     """Energy and mean power with an interval of each time; by the hour where there are many."""
     points = forecast.points()
     num_joined = max(1, 3600 // forecast.seconds) if len(points) > MAX_ROWS else 1

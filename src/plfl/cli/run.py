@@ -16,6 +16,7 @@ from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
 from plfl.report.words import counted
 
 if TYPE_CHECKING:
+    from plfl.forecast.metrics import Metric
     from plfl.runs.results import ClientResult, Result
     from plfl.runs.train import Progress
 
@@ -158,7 +159,8 @@ def _clients_table(result: "Result", beside: list[str], ahead: str) -> Table:
     title = "Test error relative to persistence (MASE; below 1 is better)"
     if ahead:
         title = f"Test MASE{ahead} (below 1 is better than persistence)"
-    heads = right("plfl", *(name.replace("_", " ") for name in beside), "MAE")
+    labels = [metric.label for metric in _brief_metrics()]
+    heads = right("plfl", *(name.replace("_", " ") for name in beside), *labels)
     worst = sorted(result.clients, key=lambda client: -(client.mase or 0))[:MAX_ROWS]
     shown = {client.id for client in worst}
     rows = [_client_row(client, beside) for client in result.clients if client.id in shown]
@@ -173,7 +175,15 @@ def _client_row(client: "ClientResult", beside: list[str]) -> list[str | Text]:
     is_loser = client.mase is not None and round(client.mase, 6) > 1  # persistence is 1, about
     note = Text("loses", "red") if is_loser and not client.note else client.note
     theirs = [client.baseline_mase[name] for name in beside]
-    return [client.id, *numbers(client.mase, *theirs, client.mae), *([note] if note else [])]
+    errors = [getattr(client, metric.name) for metric in _brief_metrics()]
+    return [client.id, *numbers(client.mase, *theirs, *errors), *([note] if note else [])]
+
+
+def _brief_metrics() -> list["Metric"]:
+    """Those that the terminal shows beside MASE."""
+    from plfl.forecast.metrics import POINT_METRICS
+
+    return [metric for metric in POINT_METRICS[1:] if metric.is_brief]
 
 
 def _compared_table(result: "Result", names: list[str]) -> Table:

@@ -17,8 +17,7 @@ import optax
 from plfl.federate.guard import Guard
 from plfl.federate.params import blur_key, subtract
 from plfl.federate.partition import Partition
-from plfl.forecast.models import Model, Params
-from plfl.forecast.past_days.fused import Objective
+from plfl.forecast.models import Model, Objective, Params
 from plfl.forecast.views import ClientData, View
 from plfl.native import calls
 from plfl.native.dispatch import on_device
@@ -238,7 +237,7 @@ class LocalTraining(NamedTuple):
     def forecast(self, params: Params, data: ClientData, origins: jax.Array) -> jax.Array:
         """Scaled forecasts (windows, ...) for the windows with these origins."""
         with jax.default_matmul_precision(self.precision):
-            return self.view.forecast(self.model.apply, params, data, origins)
+            return self.view.predict(self.model.apply, params, data, origins)
 
     def finish(
         self, server_shared: Params, client: ClientState, params: Params, moments: Any

@@ -11,7 +11,7 @@ often than it should be and shrinks with the others (adaptive conformal inferenc
 the readings up to its origin. Everything here is personal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -27,47 +27,40 @@ LEAST_DAYS = 7
 """A shorter validation part does not keep a model from being published: it says little about the
 weeks to come.
 """
+# Days after which an error counts half for trust: holidays begin and end.
 _HALF_LIFE = 1.5
-"""Days after which an error counts half for trust: holidays begin and end."""
+# Days of residuals; with fewer, trust stays what the validation part said.
 _FEWEST_DAYS = 3.0
-"""Of residuals; with fewer, trust stays what the validation part said."""
+# No trust at all has to be better than full trust by this share of the last reading's error, half
+# of it by half of that: a model that is far better than the last reading is not doubted lightly.
 _PRICE = 0.1
-"""No trust at all has to be better than full trust by this share of the last reading's error, half
-of it by half of that: a model that is far better than the last reading is not doubted lightly.
-"""
+# By how much the logarithm of a factor would grow on a day on which every residual lay outside.
 _RATE = 2.0
-"""By how much the logarithm of a factor would grow on a day on which every residual lay outside."""
+# Times a day at which factors follow.
 _CUTS = 4
-"""Times a day at which factors follow."""
+# So near to a bound, relative to its distance, a residual counts in part: rounding decides nothing.
 _SOFT = 0.02
-"""So near to a bound, relative to its distance, a residual counts in part: rounding decides
-nothing.
-"""
+# Days; the share outside that is aimed at shrinks by this, over itself and the days of validation.
 _DOUBT = 3.0
-"""Days; the share outside that is aimed at shrinks by this, over itself and the days of validation.
-"""
+# The least distance of a quantile from the median, in the client's scale.
 _FLOOR = 1e-3
-"""The least distance of a quantile from the median, in the client's scale."""
-_MIN_FACTOR, _MAX_FACTOR = 0.05, 20.0
+_MIN_FACTOR = 0.05
+_MAX_FACTOR = 20.0
+# With fewer residuals, a lead keeps the model's own quantiles, and the model is believed.
 _MIN_RESIDUALS = 20
-"""With fewer, a lead keeps the model's own quantiles, and the model is believed."""
 
 
 class Calibration(NamedTuple):
-    """What is applied to a client's forecasts; all but `leads` and `offsets` may differ by window
-    (windows, ...).
+    """What is applied to a client's forecasts; `factors` and `trust` may differ by window (windows,
+    ...).
     """
 
-    leads: np.ndarray
-    """(leads,) in intervals, rising."""
-    factors: np.ndarray
-    """(leads, quantiles) how far each quantile is stretched from the median."""
-    trust: np.ndarray
-    """(leads,) how much of the model's change is published, of `TRUSTS`."""
+    leads: np.ndarray  # (leads,) in intervals, rising
+    factors: np.ndarray  # (leads, quantiles) how far each quantile is stretched from the median
+    trust: np.ndarray  # (leads,) how much of the model's change is published, of `TRUSTS`
+    # (leads, quantiles) of the best repetition's residuals, in the client's scale: for when no
+    # model can be asked.
     offsets: np.ndarray
-    """(leads, quantiles) of the best repetition's residuals, in the client's scale; for when no
-    model can be asked.
-    """
 
     def at(self, leads: Sequence[int]) -> "Calibration":
         """For other leads: that of the nearest one, by ratio."""
@@ -84,25 +77,44 @@ class Calibration(NamedTuple):
 class Record(NamedTuple):
     """A model's forecasts of late, beside what was read."""
 
-    origins: np.ndarray
-    """(n,) in intervals since 1970, rising."""
-    loads: np.ndarray
-    """(n,) at the origins."""
-    actual: np.ndarray
-    """(n, leads) NaN where nothing was read."""
-    forecasts: np.ndarray
-    """(n, leads, quantiles)"""
+    origins: np.ndarray  # (n,) in intervals since 1970, rising
+    loads: np.ndarray  # (n,) at the origins
+    actual: np.ndarray  # (n, leads) NaN where nothing was read
+    forecasts: np.ndarray  # (n, leads, quantiles)
+
+
+class History(NamedTuple):
+    """What a meter has shown, in its model's scale."""
+
+    load: np.ndarray  # (time,) filled over short gaps, NaN where unknown
+    was_read: np.ndarray  # (time,) where it is not filled
+    first: int  # interval 0, counted since 1970
+    day: int  # intervals of a day
+
+    def targets(self, origins: np.ndarray, leads: Sequence[int], end: int) -> np.ndarray:
+        """The loads that were read at the targets (windows, leads) before `end`; else NaN."""
+        read = np.where(self.was_read, self.load, np.float32(np.nan))
+        return read_targets(read, origins, leads, end)
+
+    def find_followed(self, begin: int, end: int, lookback: int) -> np.ndarray:
+        """Origins (n,) from `begin` to `end` whose forecasts are followed: one in an hour, where
+        the model can be asked.
+        """
+        known = np.concatenate([[0], np.cumsum(np.isfinite(self.load))])
+        times = np.arange(max(begin, lookback - 1), end)
+        is_whole = known[times + 1] - known[times + 1 - lookback] == lookback
+        is_due = (times + self.first) % _step(self.day) == 0
+        return times[is_whole & self.was_read[times] & is_due]
 
 
 def repeat_loads(
-    load: np.ndarray, origins: np.ndarray, leads: Sequence[int], steps_per_day: int
-) -> np.ndarray:
-    """What each repetition says (windows, leads, repeats); NaN where there was no reading."""
-    found = [
-        [repeat(load, origins, lead, steps_per_day, days) for days in REPEATS.values()]
-        for lead in leads
-    ]  # (leads, repeats, windows)
-    return np.asarray(found).transpose(2, 0, 1)
+    load: np.ndarray, origins: np.ndarray, leads: Sequence[int], day: int
+) -> dict[str, np.ndarray]:
+    """What each repetition says (windows, leads), by name; NaN where there was no reading."""
+    return {
+        name: np.stack([repeat(load, origins, lead, day, days) for lead in leads], axis=1)
+        for name, days in REPEATS.items()
+    }
 
 
 def read_targets(
@@ -118,27 +130,6 @@ def count_since_1970(start: np.datetime64, seconds: int) -> int:
     return int(start.astype("datetime64[s]").astype(np.int64)) // seconds
 
 
-def find_followed(
-    load: np.ndarray,
-    was_read: np.ndarray,
-    begin: int,
-    end: int,
-    lookback: int,
-    day: int,
-    first: int,
-) -> np.ndarray:
-    """Origins (n,) from `begin` to `end` whose forecasts are followed: one in an hour, where the
-    model can be asked.
-
-    The load (time,) may be filled over short gaps and `was_read` says where it was not; its
-    interval 0 is the `first` since 1970.
-    """
-    known = np.concatenate([[0], np.cumsum(np.isfinite(load))])
-    times = np.arange(max(begin, lookback - 1), end)
-    is_whole = known[times + 1] - known[times + 1 - lookback] == lookback
-    return times[is_whole & was_read[times] & ((times + first) % _step(day) == 0)]
-
-
 def _step(day: int) -> int:
     """Intervals between forecasts that are followed: an hour."""
     return max(1, day // 24)
@@ -147,20 +138,21 @@ def _step(day: int) -> int:
 def fit_calibration(
     actual: np.ndarray,
     forecasts: np.ndarray,
-    repeats: np.ndarray,
+    repeats: Mapping[str, np.ndarray],
     leads: Sequence[int],
     quantiles: Sequence[float],
     days: float,
 ) -> Calibration:
     """From loads (windows, leads) of so many days, a model's quantiles (windows, leads, quantiles)
-    and the repetitions' loads.
+    and what repetitions say (windows, leads), by name.
     """
-    middle = list(quantiles).index(0.5)
-    levels = np.asarray(quantiles)
-    fitted = [
-        _fit_lead(actual[:, k], forecasts[:, k], repeats[:, k], levels, middle, days)
-        for k in range(len(leads))
-    ]
+    fitted = []
+    for k in range(len(leads)):
+        is_known = np.isfinite(actual[:, k])
+        own = {name: said[is_known, k] for name, said in repeats.items()}
+        fitted.append(
+            _fit_lead(actual[is_known, k], forecasts[is_known, k], own, np.array(quantiles), days)
+        )
     return Calibration(
         np.asarray(leads), *(np.array(values) for values in zip(*fitted, strict=True))
     )
@@ -169,36 +161,34 @@ def fit_calibration(
 def _fit_lead(
     actual: np.ndarray,
     forecasts: np.ndarray,
-    repeats: np.ndarray,
+    repeats: Mapping[str, np.ndarray],
     quantiles: np.ndarray,
-    middle: int,
     days: float,
 ) -> tuple[np.ndarray, float, np.ndarray]:
-    is_known = np.isfinite(actual)
-    actual, forecasts, repeats = actual[is_known], forecasts[is_known], repeats[is_known]
+    """(factors, trust, offsets) of one lead."""
     if len(actual) < _MIN_RESIDUALS:
         return np.ones(len(quantiles)), 1.0, np.zeros(len(quantiles))
-    errors = [np.abs(actual - repeats[:, k]) for k in range(repeats.shape[1])]
-    means = [
-        values[np.isfinite(values)].mean() if np.isfinite(values).mean() > 0.5 else np.inf
-        for values in errors
-    ]
-    residuals = actual - repeats[:, int(np.argmin(means))]
-    offsets = np.quantile(residuals[np.isfinite(residuals)], quantiles)
+    middle = list(quantiles).index(0.5)
     side = np.sign(np.arange(len(quantiles)) - middle)
+    residuals = min((actual - said for said in repeats.values()), key=_mean_size)
+    offsets = np.quantile(residuals[np.isfinite(residuals)], quantiles)
     offsets = np.where(side * offsets > 0, offsets, 0.0)  # the repetition itself is the median
-    medians = _blend(repeats[:, 0], forecasts[:, middle])
-    chosen = (
-        _choose(np.abs(actual[:, None] - medians).sum(axis=0))
-        if days >= LEAST_DAYS
-        else len(TRUSTS) - 1
-    )
+    medians = _blend(repeats["persistence"], forecasts[:, middle])
+    chosen = len(TRUSTS) - 1
+    if days >= LEAST_DAYS:
+        chosen = int(_choose(np.abs(actual[:, None] - medians).sum(axis=0)))
     ratios = side * (actual - medians[:, chosen])[:, None] / _reach(forecasts, middle)
     wanted = 1 - _outside(quantiles) * days / (days + _DOUBT)
     factors = [
         np.quantile(ratios[:, k], wanted[k]) if side[k] else 1.0 for k in range(len(quantiles))
     ]
     return np.clip(factors, _MIN_FACTOR, _MAX_FACTOR), float(TRUSTS[chosen]), offsets
+
+
+def _mean_size(residuals: np.ndarray) -> float:
+    """The mean absolute residual; inf where most are unknown."""
+    sizes = np.abs(residuals[np.isfinite(residuals)])
+    return float(sizes.mean()) if 2 * len(sizes) > len(residuals) else np.inf
 
 
 def _outside(quantiles: np.ndarray) -> np.ndarray:
@@ -234,7 +224,8 @@ def follow(
 
     Each follows from what was read up to its own origin. A day has so many intervals.
     """
-    levels, middle = np.asarray(quantiles), list(quantiles).index(0.5)
+    levels = np.asarray(quantiles)
+    middle = list(quantiles).index(0.5)
     is_known = np.isfinite(record.actual) & np.isfinite(record.forecasts).all(axis=-1)
     actual = np.where(is_known, record.actual, 0.0)
     forecasts = np.where(is_known[..., None], record.forecasts, 0.0)
@@ -263,9 +254,8 @@ def _follow_trust(
     """(windows, leads) which trust was the best of late, from errors (n, leads, trusts) of
     forecasts at some times.
     """
-    weights = np.exp2(
-        np.minimum((times - times[0]) / (_HALF_LIFE * day), 1000)
-    )  # eleven years are finite too
+    age = (times - times[0]) / (_HALF_LIFE * day)
+    weights = np.exp2(np.minimum(age, 1000))  # eleven years are finite too
     totals = _running(errors * weights[:, None, None])
     counts = _running(is_known)
     enough = _FEWEST_DAYS * day / _step(day)
@@ -285,16 +275,12 @@ def _running(values: np.ndarray) -> np.ndarray:
 
 
 class _Residuals(NamedTuple):
-    times: np.ndarray
-    """(n,)"""
-    is_known: np.ndarray
-    """(n, leads)"""
+    times: np.ndarray  # (n,)
+    is_known: np.ndarray  # (n, leads)
+    # (n, leads, trusts, quantiles) how far beyond the median each load lay, in units of each
+    # quantile's distance.
     ratios: np.ndarray
-    """(n, leads, trusts, quantiles) how far beyond the median each load lay, in units of each
-    quantile's distance.
-    """
-    outside: np.ndarray
-    """(quantiles,) which share should lie beyond each."""
+    outside: np.ndarray  # (quantiles,) which share should lie beyond each
 
 
 def _follow_factors(
@@ -322,14 +308,16 @@ def _replay(
     """Factors (leads, used, quantiles) after the last weeks before a time, from those of the
     validation part on.
     """
-    times, leads = residuals.times, calibration.leads
+    times = residuals.times
     logs = np.repeat(np.log(calibration.factors)[:, None], len(used), axis=1)
     weight = _RATE * _step(day) / day
     bounds = np.searchsorted(times, at - day * np.arange(FOLLOWED_DAYS, -1, -1))
     for first, last in pairwise(bounds):
         if first == last:
             continue
-        is_known = residuals.is_known[first:last] & (times[first:last, None] + leads < at)
+        is_known = residuals.is_known[first:last] & (
+            times[first:last, None] + calibration.leads < at
+        )
         beyond = (residuals.ratios[first:last, :, used] / np.exp(logs) - 1) / (2 * _SOFT) + 0.5
         missed = np.where(
             is_known[..., None, None], np.clip(beyond, 0.0, 1.0) - residuals.outside, 0.0
@@ -349,30 +337,3 @@ def calibrate(
     median = (1 - trust) * loads[:, None, None] + trust * forecasts[..., middle, None]
     side = np.sign(np.arange(forecasts.shape[-1]) - middle)
     return np.sort(median + side * _reach(forecasts, middle) * calibration.factors, axis=-1)
-
-
-def coverage(
-    actual: np.ndarray, forecasts: np.ndarray, quantiles: Sequence[float], percent: int
-) -> float | None:
-    """The share of loads (windows, leads) within the interval of so many percent; None if it is not
-    forecast.
-    """
-    low, high = (100 - percent) / 200, (100 + percent) / 200
-    places = [k for level in (low, high) for k, q in enumerate(quantiles) if abs(q - level) < 1e-9]
-    is_known = np.isfinite(actual)
-    if len(places) < 2 or not is_known.any():
-        return None
-    inside = (forecasts[..., places[0]] <= actual) & (actual <= forecasts[..., places[1]])
-    return float(inside[is_known].mean())
-
-
-def pinball_loss(
-    actual: np.ndarray, forecasts: np.ndarray, quantiles: Sequence[float]
-) -> float | None:
-    """The mean pinball loss over all quantiles and known loads."""
-    is_known = np.isfinite(actual)
-    if not is_known.any():
-        return None
-    error = (actual[..., None] - forecasts)[is_known]
-    levels = np.asarray(quantiles)
-    return float(np.maximum(levels * error, (levels - 1) * error).mean())

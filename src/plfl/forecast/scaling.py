@@ -4,14 +4,15 @@ constants.
 A scaler is personal state: it is fitted at the client, stored in the client's file and never sent.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+# Times the distance from the median that 99 of 100 readings keep to; of 656 meters, none goes
+# beyond 14.
 _OUTLIER = 20
-"""Times the distance from the median that 99 of 100 readings keep to; of 656 meters, none goes
-beyond 14.
-"""
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,8 @@ class Scaler:
 
     load_mean: float
     load_sd: float
-    covariate_mean: np.ndarray
-    """(covariates,)"""
-    covariate_sd: np.ndarray
-    """(covariates,)"""
+    covariate_mean: np.ndarray  # (covariates,)
+    covariate_sd: np.ndarray  # (covariates,)
 
     def scale_load(self, load: np.ndarray) -> np.ndarray:
         """From kWh to the model's scale."""
@@ -44,13 +43,13 @@ class Scaler:
 
     def as_arrays(self) -> dict[str, np.ndarray]:
         """Named float32 arrays, as they are stored in the client's file."""
-        values = {
-            "scaler.load_mean": self.load_mean,
-            "scaler.load_sd": self.load_sd,
-            "scaler.covariate_mean": self.covariate_mean,
-            "scaler.covariate_sd": self.covariate_sd,
-        }
-        return {name: np.asarray(value, np.float32) for name, value in values.items()}
+        return {f"scaler.{name}": np.asarray(v, np.float32) for name, v in vars(self).items()}
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, np.ndarray]) -> "Scaler":
+        """What `as_arrays` stored, by the names after the dot."""
+        values: dict[str, Any] = {name: a.astype(np.float64) for name, a in arrays.items()}
+        return Scaler(**values | {name: float(values[name]) for name in ("load_mean", "load_sd")})
 
 
 def fit_scaler(load: np.ndarray, covariates: np.ndarray, *, is_robust: bool = False) -> Scaler:

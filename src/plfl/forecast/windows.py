@@ -22,8 +22,9 @@ from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
 from plfl.data.scratch import Scratch, forgetting
 from plfl.errors import BadInput
+from plfl.forecast.families import make_view
 from plfl.forecast.scaling import Scaler, fit_scaler, scale_statics
-from plfl.forecast.views import ClientData, View, make_view
+from plfl.forecast.views import ClientData, View
 
 PARTS = ("train", "validation", "test")
 
@@ -72,25 +73,16 @@ class Task:
     part.
     """
 
-    panel: Panel
-    """The clients that take part."""
-    view: View
-    """What a model sees of a window."""
+    panel: Panel  # of the clients that take part
+    view: View  # what a model sees of a window
     scalers: tuple[Scaler, ...]
-    series: np.ndarray
-    """(clients, time, 1 + covariates) scaled."""
-    calendar: np.ndarray
-    """(zones, time, columns) scaled."""
-    zone_of_client: np.ndarray
-    """(clients,)"""
-    statics: np.ndarray
-    """(clients, statics) scaled."""
-    bounds: np.ndarray
-    """(clients, 4) begin of training, validation and test part, and the end."""
-    origins: dict[str, Origins]
-    """For each part, the origins of each client."""
-    findings: tuple[Finding, ...]
-    """What the data doctor found."""
+    series: np.ndarray  # (clients, time, 1 + covariates + derived) scaled
+    calendar: np.ndarray  # (zones, time, columns) scaled
+    zone_of_client: np.ndarray  # (clients,)
+    statics: np.ndarray  # (clients, statics) scaled
+    bounds: np.ndarray  # (clients, 4) begin of training, validation and test part, and the end
+    origins: dict[str, Origins]  # for each part, the origins of each client
+    findings: tuple[Finding, ...]  # what the data doctor found
 
     @property
     def refused(self) -> dict[str, Finding]:
@@ -131,7 +123,7 @@ class Task:
         )
 
     def was_read(self, rows: slice | Sequence[int] | np.ndarray = slice(None)) -> np.ndarray:
-        """(rows, time) where some clients' loads are readings; (rows, 0) if the view does not ask."""
+        """(rows, time) where some clients' loads are readings; (rows, 0) if no view asks."""
         if not self.view.marks_unknown:
             return np.zeros((len(self.bounds[rows]), 0), bool)
         return np.isfinite(self.panel.load[rows])
@@ -169,43 +161,113 @@ class _Cut(NamedTuple):
     bounds: tuple[int, int, int, int]
     filled: np.ndarray
     origins: dict[str, np.ndarray]
-    finding: Finding | None
-    """Why it cannot take part."""
+    finding: Finding | None  # why it cannot take part
+
+
+@dataclass(frozen=True)
+class _Cutter:
+    """How the clients of a panel are cut into parts and windows."""
+
+    panel: Panel
+    config: Config
+    has_test: bool = True
+
+    @cached_property
+    def view(self) -> View:
+        return make_view(self.panel, self.config)
+
+    def cut(self, row: int) -> _Cut:
+        """The parts and windows of one client."""
+        config = self.config
+        max_gap = count_intervals(config.max_gap, self.panel.interval, "max_gap")
+        load = self.panel.load[row]
+        observed = np.isfinite(load)
+        bounds = split_bounds(observed, config, self.panel.steps_per_day, has_test=self.has_test)
+        filled = np.full_like(load, np.nan)
+        existing = slice(bounds[0], None)  # a gap is not filled from before the training part
+        filled[existing] = fill_short_gaps(load[existing], max_gap)
+        found = find_origins(filled, observed, bounds, self.view.lookback, self.view.horizon)
+        return _Cut(bounds, filled, found, self._why_refused(row, bounds, found))
+
+    def _why_refused(
+        self, row: int, bounds: tuple[int, int, int, int], found: dict[str, np.ndarray]
+    ) -> Finding | None:
+        load = self.panel.load[row]
+        place = Place(client=self.panel.ids[row])
+        if lacking := self._find_lacking(found):
+            num = int(np.isfinite(load).sum())
+            detail = f"it has {num:,} reading{'s' if num != 1 else ''} and {lacking}"
+            return Finding("PLF109", 1, place, detail + self._say_enough())
+        train = load[bounds[0] : bounds[1]].astype(np.float64)
+        if is_steady(train[np.isfinite(train)]):
+            always = f"always {np.nanmax(train):g} kWh"
+            detail = f"its load never changes in the training part ({always})"
+            return Finding("PLF206", 1, place, detail)
+        return None
+
+    def _find_lacking(self, found: dict[str, np.ndarray]) -> str | None:
+        """What a client has too little of, in words."""
+        if len(found["train"]) < self.config.batch:
+            return f"{len(found['train']):,} training windows for batch = {self.config.batch}"
+        short = [part for part in self._judged if len(found[part]) == 0]
+        return f"no complete window in its {short[0]} part" if short else None
+
+    @property
+    def _judged(self) -> dict[str, float]:
+        """The parts that are not trained on, with their shares of a record."""
+        train, validation, test = self.config.split
+        return {"validation": validation, "test": test} if self.has_test else {PARTS[1]: 1 - train}
+
+    def _say_enough(self) -> str:
+        """How many readings without gaps would do."""
+        config = self.config
+        if config.history_days is not None:
+            return f" with history_days = {config.history_days}"
+        windows = [(config.batch + self.view.lookback + self.view.horizon) / config.split[0]]
+        windows += [(1 + self.view.horizon) / share for share in self._judged.values()]
+        needed = math.ceil(max(windows)) + 2  # parts are rounded to whole readings
+        days = needed / self.panel.steps_per_day
+        return f"; {needed:,} readings without gaps ({days:.1f} days) are enough"
 
 
 def make_task(
-    panel: Panel, config: Config, findings: Iterable[Finding] = (), scratch: Scratch | None = None
+    panel: Panel,
+    config: Config,
+    findings: Iterable[Finding] = (),
+    scratch: Scratch | None = None,
+    *,
+    has_test: bool = True,
 ) -> Task:
     """Split, scale and window a panel; clients that cannot take part are left out and named.
 
-    `findings` are those about the data so far; the task carries them on.
+    `findings` are those about the data so far; the task carries them on. Without a test part, the
+    validation part reaches to the end.
     """
     scratch = scratch or Scratch()
-    view = make_view(panel, config)
+    cutter = _Cutter(panel, config, has_test)
+    view = cutter.view
     num_columns = 1 + len(panel.covariate_names) + view.num_derived
     series = scratch.empty((panel.num_clients, panel.num_times, num_columns))
     rows: list[int] = []
-    bounds, scalers = [], []
+    bounds: list[tuple[int, int, int, int]] = []
+    scalers: list[Scaler] = []
     origins = {part: Origins() for part in PARTS}
-    new: list[Finding] = []
+    refused: list[Finding] = []
     for row in forgetting(range(panel.num_clients), panel.load, panel.covariates, series):
-        cut = _cut(panel, row, config)
+        cut = cutter.cut(row)
         if cut.finding:
-            new.append(cut.finding)
+            refused.append(cut.finding)
             continue
         train = slice(*cut.bounds[:2])
-        scalers.append(
-            fit_scaler(
-                panel.load[row, train], panel.covariates[row, train], is_robust=view.is_robust
-            )
-        )
+        known = (panel.load[row, train], panel.covariates[row, train])
+        scalers.append(fit_scaler(*known, is_robust=view.is_robust))
         _scale_series(series[len(rows)], cut, panel.covariates[row], scalers[-1], view)
         rows.append(row)
         bounds.append(cut.bounds)
         for part in PARTS:
             origins[part].append(cut.origins[part])
     if not rows:
-        raise BadInput(f"no client can take part ({len(new)} refused)", f"{new[0]}")
+        raise BadInput(f"no client can take part ({len(refused)} refused)", refused[0].in_words)
     kept = panel if len(rows) == panel.num_clients else panel.take(rows, scratch)
     zone_of_client, calendar = view.read_calendar(kept)
     return Task(
@@ -218,34 +280,15 @@ def make_task(
         statics=scale_statics(kept.statics),
         bounds=np.array(bounds),
         origins=origins,
-        findings=(*findings, *new),
+        findings=(*findings, *refused),
     )
 
 
 def find_refusals(panel: Panel, config: Config) -> list[Finding]:
     """Why clients of a panel cannot take part, without making a task."""
-    return [
-        cut.finding for row in range(panel.num_clients) if (cut := _cut(panel, row, config)).finding
-    ]
-
-
-def _lengths(panel: Panel, config: Config) -> tuple[int, int, int]:
-    """Lookback, horizon and longest gap to fill, in intervals."""
-    view = make_view(panel, config)
-    return view.lookback, view.horizon, count_intervals(config.max_gap, panel.interval, "max_gap")
-
-
-def _cut(panel: Panel, row: int, config: Config) -> _Cut:
-    """The parts and windows of one client."""
-    lookback, horizon, max_gap = _lengths(panel, config)
-    load = panel.load[row]
-    observed = np.isfinite(load)
-    bounds = split_bounds(observed, config, panel.steps_per_day)
-    filled = np.full_like(load, np.nan)
-    existing = slice(bounds[0], None)  # a gap is not filled from before the training part either
-    filled[existing] = fill_short_gaps(load[existing], max_gap)
-    origins = find_origins(filled, observed, bounds, lookback, horizon)
-    return _Cut(bounds, filled, origins, _why_refused(panel, row, bounds, origins, config))
+    cutter = _Cutter(panel, config)
+    found = (cutter.cut(row).finding for row in range(panel.num_clients))
+    return [finding for finding in found if finding]
 
 
 def stack_clients(tasks: Sequence[Task]) -> ClientData:
@@ -258,16 +301,21 @@ def stack_clients(tasks: Sequence[Task]) -> ClientData:
     origins, counts = pad_origins([origins for task in tasks for origins in task.origins["train"]])
     first_zone = np.cumsum([0, *(len(task.calendar) for task in tasks)])
     zones = [first + task.zone_of_client for first, task in zip(first_zone, tasks, strict=False)]
-    series = [_lengthened(task.series, num_times) for task in tasks]
+
+    def join(arrays: Iterable[np.ndarray]) -> np.ndarray:
+        """The rows of all tasks, of equal length; those of one task are not copied."""
+        rows = [_lengthened(array, num_times) for array in arrays]
+        return np.concatenate(rows) if len(rows) > 1 else rows[0]
+
     return ClientData(
-        series=np.concatenate(series) if len(series) > 1 else series[0],
-        calendar=np.concatenate([_lengthened(task.calendar, num_times) for task in tasks]),
+        series=join(task.series for task in tasks),
+        calendar=join(task.calendar for task in tasks),
         zone=np.concatenate(zones).astype(np.int32),
         statics=np.concatenate([task.statics for task in tasks]),
         origins=origins,
         num_windows=counts,
         end=np.concatenate([task.bounds[:, 1] for task in tasks]).astype(np.int32),
-        was_read=np.concatenate([_lengthened(task.was_read(), num_times) for task in tasks]),
+        was_read=join(task.was_read() for task in tasks),
     )
 
 
@@ -310,10 +358,8 @@ def fill_short_gaps(load: np.ndarray, max_gap: int) -> np.ndarray:
     times = np.arange(len(load))
     following = np.searchsorted(known, times)
     inside = (following > 0) & (following < len(known))
-    before, after = (
-        known[np.clip(following - 1, 0, None)],
-        known[np.clip(following, None, len(known) - 1)],
-    )
+    before = known[np.clip(following - 1, 0, None)]
+    after = known[np.clip(following, None, len(known) - 1)]
     short = ~np.isfinite(load) & inside & (after - before - 1 <= max_gap)
     filled = load.copy()
     filled[short] = np.interp(times[short], known, load[known])
@@ -321,7 +367,7 @@ def fill_short_gaps(load: np.ndarray, max_gap: int) -> np.ndarray:
 
 
 def split_bounds(
-    observed: np.ndarray, config: Config, steps_per_day: int
+    observed: np.ndarray, config: Config, steps_per_day: int, *, has_test: bool = True
 ) -> tuple[int, int, int, int]:
     """Begin of training, validation and test part, and the end, within the client's own span of
     readings.
@@ -329,8 +375,9 @@ def split_bounds(
     known = np.flatnonzero(observed)
     if len(known) == 0:
         return (0, 0, 0, 0)
-    begin, end = int(known[0]), int(known[-1]) + 1
-    test = begin + round((1 - config.split[2]) * (end - begin))
+    begin = int(known[0])
+    end = int(known[-1]) + 1
+    test = begin + round((1 - config.split[2]) * (end - begin)) if has_test else end
     if config.history_days is None:
         return begin, begin + round(config.split[0] * (end - begin)), test, end
     begin = max(begin, test - config.history_days * steps_per_day)
@@ -373,49 +420,3 @@ def _scale_series(
     load = scaler.scale_load(cut.filled)
     series[:, 0] = load if view.marks_unknown else np.nan_to_num(load)
     view.derive(series)
-
-
-def _why_refused(
-    panel: Panel,
-    row: int,
-    bounds: tuple[int, int, int, int],
-    found: dict[str, np.ndarray],
-    config: Config,
-) -> Finding | None:
-    place = Place(client=panel.ids[row])
-    num_readings = int(np.isfinite(panel.load[row]).sum())
-    short = next((part for part in PARTS[1:] if len(found[part]) == 0), None)
-    if len(found["train"]) < config.batch or short:
-        windows = f"{len(found['train']):,} training windows for batch = {config.batch}"
-        lacking = (
-            windows
-            if len(found["train"]) < config.batch
-            else f"no complete window in its {short} part"
-        )
-        detail = f"it has {num_readings:,} reading{'s' if num_readings != 1 else ''} and {lacking}"
-        if config.history_days is not None:
-            detail += f" with history_days = {config.history_days}"
-        else:
-            needed = _shortest(panel, config)
-            detail += (
-                f"; {needed:,} readings without gaps ({needed / panel.steps_per_day:.1f} days) "
-                "are enough"
-            )
-        return Finding("PLF109", 1, place, detail)
-    train = panel.load[row, bounds[0] : bounds[1]].astype(np.float64)
-    if is_steady(train[np.isfinite(train)]):
-        detail = f"its load never changes in the training part (always {np.nanmax(train):g} kWh)"
-        return Finding("PLF206", 1, place, detail)
-    return None
-
-
-def _shortest(panel: Panel, config: Config) -> int:
-    """How many readings without gaps are enough to take part."""
-    lookback, horizon, _ = _lengths(panel, config)
-    train, validation, test = config.split
-    windows = (
-        (config.batch + lookback + horizon) / train,
-        (1 + horizon) / validation,
-        (1 + horizon) / test,
-    )
-    return math.ceil(max(windows)) + 2  # parts are rounded to whole readings

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from plfl.forecast.views import SHORT_MINUTES
+from plfl.forecast.leads import SHORT_MINUTES
 from plfl.report.compare import Difference, compare
 from plfl.report.words import listed
 

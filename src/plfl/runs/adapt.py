@@ -11,9 +11,10 @@ and the same model trained on those days alone.
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,24 +25,23 @@ from plfl._version import __version__
 from plfl.config import GIVEN, PERSONAL_ALIASES, TABLE_FIELDS, Config, read_config
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding
-from plfl.data.sources import Loaded, load_frame, load_sources
+from plfl.data.sources import load_frame, load_sources
 from plfl.errors import BadInput
 from plfl.federate import checkpoint
-from plfl.federate.engines.resident import Engine
-from plfl.federate.engines.stream import Stream
 from plfl.federate.federation import Federation, complete
 from plfl.federate.processes.devices import prepare
 from plfl.federate.round import FederationState
+from plfl.forecast import families
 from plfl.forecast.calibrate import Calibration
-from plfl.forecast.client_model import deploy_all
 from plfl.forecast.metrics import mean_defined
+from plfl.forecast.model_file import deploy_all
 from plfl.forecast.models import Params, check_model, make_model
-from plfl.forecast.windows import PARTS, Origins, Task, find_origins, make_task, split_bounds
+from plfl.forecast.publish import fit_all, publish
+from plfl.forecast.windows import Task, make_task, split_bounds
 from plfl.recipes import make_recipe
 from plfl.report.page import ADAPTATION, write_report
 from plfl.runs import folder as runfolder
-from plfl.runs.publishing import fit_all, publish
-from plfl.runs.results import ClientResult, describe_personal, score_clients
+from plfl.runs.results import describe_personal, score_clients
 from plfl.runs.tuning import Choice, Tuner, fine_tune, full_params, train
 from plfl.storage import write_json, write_text
 
@@ -49,21 +49,18 @@ CURVE_DAYS = (3, 7, 14, 28)
 """Days of history at which the curve is measured."""
 FEW_DAYS = 3
 """A meter with fewer days is adapted all the same, with a note."""
+# Training windows that a meter needs: few are enough, as batches are drawn with replacement.
 _MIN_WINDOWS = 16
-"""Training windows that a meter needs."""
-_SPLIT = (0.8, 0.15, 0.05)
-"""The last part only says how long a record has to be; it is joined to the validation part."""
-_CURVE_SPLIT = (0.8, 0.1, 0.1)
-_OF_THE_TABLE = ("timezone", "stamp_timezone", "layout", "statics")
-"""Table fields of a run that say nothing about another table."""
+_SPLIT = (0.8, 0.1, 0.1)  # for meters without a test part, the last two are one
+# Table fields of a run that say nothing about another table, and what the machine has.
+_FRESH = ("timezone", "stamp_timezone", "layout", "statics", "device", "cores", "chunk")
+# A tuned model has to be better than the shared one by this share, divided by the days of
+# validation.
 _CAUTION = 0.3
-"""A tuned model has to be better than the shared one by this share, divided by the days of
-validation.
-"""
+# A MASE below this is below persistence; a repetition of the last reading is not, however it is
+# rounded.
 _BELOW = 1 - 1e-4
-"""A MASE below this is below persistence; a repetition of the last reading is not, however it is
-rounded.
-"""
+_MOST_COVARIATES = 30
 _SAME_COVARIATES = (
     "give the same ones in the same order (‹covariates=[...]› chooses columns of a table)"
 )
@@ -87,18 +84,13 @@ class Meter:
     """What became of one meter; None where undefined, with a note that says why."""
 
     id: str
-    days: float | None
-    """From its first reading to its last."""
-    num_windows: int
-    """Training windows."""
+    days: float | None  # from its first reading to its last
+    num_windows: int  # for training
+    # By band of leads: rounds and share of the tuning that was kept, and errors on the validation
+    # part, relative to persistence: of the shared model and of what was kept.
     kept: dict[str, dict[str, Any]]
-    """By band of leads: rounds and share of the tuning that was kept, and errors on the validation
-    part, relative to persistence: of the shared model and of what was kept.
-    """
-    repeated_leads: list[str]
-    """Leads at which an earlier load is published instead."""
-    was_client: bool
-    """Whether it took part in the run."""
+    repeated_leads: list[str]  # at which an earlier load is published instead
+    was_client: bool  # whether it took part in the run
     note: str = ""
 
 
@@ -106,15 +98,12 @@ class Meter:
 class Adaptation:
     """What `adapt` found; `to_dict` is the content of adapt.json."""
 
-    run: str
-    """The name of the run's folder."""
-    rounds: int
-    """After which its shared part was saved."""
+    run: str  # the name of the run's folder
+    rounds: int  # after which its shared part was saved
     interval_minutes: float
     meters: list[Meter]
+    # For each number of days: how each method did on the test part; None if it was not asked for.
     curve: list[dict[str, Any]] | None
-    """For each number of days: how each method did on the test part; None if it was not asked for.
-    """
     findings: list[dict[str, Any]]
     seconds: float
     version: str = __version__
@@ -134,8 +123,7 @@ class _Run:
     params: Params
     rounds: int
     clients: frozenset[str]
-    facts: dict[str, Any]
-    """result.json, as far as it is there."""
+    facts: dict[str, Any]  # result.json, as far as it is there
 
 
 def adapt(
@@ -158,39 +146,28 @@ def adapt(
       observer: called as the work goes on.
     """
     started = time.perf_counter()
-    place, tell = None if out is None else Path(out), observer or (lambda progress: None)
+    place = None if out is None else Path(out)
     if place is not None and place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise BadInput(f"{place} exists and is not empty", "choose another --out")
+        raise BadInput(f"{place} exists and is not empty", "choose another ‹--out›")
     run = _read_run(Path(folder))
     config = _configure(run, data, settings or {})
     devices = prepare(config.device, config.cores, deterministic=config.deterministic)
-    loaded = _load(data, config)
+    is_frame = config.data == (GIVEN,)
+    loaded = load_frame(data, config) if is_frame else load_sources(config.data, config)
     panel = loaded.usable()
     _check_inputs(run, panel)
-    task = _whole_task(panel, config, loaded.findings)
+    task = make_whole_task(panel, config, loaded.findings)
     _check_fit(run, config, task)
     lengths = _curve_lengths(panel) if curve else []
-    with ExitStack() as stack:
-        if place is not None:
-            runfolder.create(place)
-            stack.enter_context(runfolder.opened(place))
-            write_text(place / "config.toml", config.to_toml())
-        known = [client for client in task.panel.ids if client in run.clients]
-        if known:
-            log.warning(
-                "%s took part in the run already; each has a model there", ", ".join(known[:10])
-            )
-        tuned = _tune(config, task, run.params, devices, "adapting", tell)
-        calibrations = fit_all(task, tuned.engine.predict(tuned.state, "validation"))
-        if place is not None:
-            params = full_params(tuned.tuner.alone, tuned.state)
-            deploy_all(place, task, config, params, calibrations)
-        points = [_measure(panel, config, run.params, devices, days, tell) for days in lengths]
+    adapter = _Adapter(run, config, devices, observer or (lambda progress: None))
+    with _held(place, config):
+        meters = adapter.adapt(task, place)
+        points = [adapter.measure(panel, days) for days in lengths]
         result = Adaptation(
             run=run.folder.resolve().name,
             rounds=run.rounds,
             interval_minutes=panel.minutes,
-            meters=_describe(run, task, tuned.choices, calibrations),
+            meters=meters,
             curve=[point for point in points if point] if curve else None,
             findings=[finding.to_dict() for finding in task.findings],
             seconds=time.perf_counter() - started,
@@ -204,6 +181,23 @@ def adapt(
     return result
 
 
+def make_whole_task(panel: Panel, config: Config, findings: Sequence[Finding]) -> Task:
+    """All readings of the meters: 80 percent to tune, 20 to judge, none to test."""
+    return make_task(panel, _admitting(config, split=_SPLIT), findings, has_test=False)
+
+
+@contextmanager
+def _held(place: Path | None, config: Config) -> Iterator[None]:
+    """A new folder with its config, which nobody else writes to meanwhile; nothing for None."""
+    if place is None:
+        yield
+        return
+    runfolder.create(place)
+    with runfolder.opened(place):
+        write_text(place / "config.toml", config.to_toml())
+        yield
+
+
 def _read_run(folder: Path) -> _Run:
     """A run's config and shared params, and the ids of its clients where they are on record."""
     if not folder.is_dir():
@@ -211,158 +205,116 @@ def _read_run(folder: Path) -> _Run:
     if not (folder / "config.toml").is_file():
         raise BadInput(f"{folder} has no config.toml", "is it the folder of a run?")
     config = read_config(folder / "config.toml")
-    if config.model != "analog" or config.loss != "quantile":
+    if not families.find(config.model).publishes(config):
         raise BadInput(
             f"{folder} is a run of recipe {config.recipe} (model {config.model}, loss "
             f"{config.loss})",
-            "only a model analog with loss quantile can be adapted: train one with plfl run "
-            "forecast",
+            f"only a model {families.name_publishing()} with loss quantile can be adapted: train "
+            "one with plfl run forecast",
         )
     if config.personal:
         raise BadInput(
             f"{folder} keeps {', '.join(config.personal)} at its clients, so its shared part is "
             "not a whole model",
-            "adapt a run with personal=none, as recipe forecast has it",
+            "adapt a run with ‹personal=none›, as recipe forecast has it",
         )
     params, rounds = checkpoint.load_shared(folder)
     if rounds < config.rounds:
-        log.warning(
-            "%s has %d of %d rounds; plfl run --resume %s finishes it",
-            folder,
-            rounds,
-            config.rounds,
-            folder,
-        )
-    facts: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        facts = dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
-    return _Run(folder, config, params, rounds, _read_clients(folder), facts)
+        left = f"{rounds} of {config.rounds} rounds; plfl run --resume {folder} finishes it"
+        log.warning("%s has %s", folder, left)
+    clients = frozenset(_read_json(folder / "state" / "manifest.json").get("clients", ()))
+    return _Run(folder, config, params, rounds, clients, _read_json(folder / "result.json"))
 
 
-def _read_clients(folder: Path) -> frozenset[str]:
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return frozenset(
-            json.loads((folder / "state" / "manifest.json").read_text(encoding="utf-8"))["clients"]
-        )
-    return frozenset()
+def _read_json(path: Path) -> dict[str, Any]:
+    """What a file of a run says, as far as it is there."""
+    with suppress(OSError, ValueError, TypeError):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    return {}
 
 
 def _configure(run: _Run, data: Any, settings: Mapping[str, Any]) -> Config:
     """The run's config for other meters."""
-    for name in settings:
-        if name not in _SETTABLE:
-            raise BadInput(
-                f"--set {name}: the model is that of {run.folder}",
-                f"what can be set is how a table is read, and tuning: {', '.join(_SETTABLE)}",
-            )
-    fresh = {
-        name: Config.model_fields[name].default
-        for name in (*_OF_THE_TABLE, "device", "cores", "chunk")
-    }
-    values = (
-        run.config.model_dump()
-        | fresh
-        | {"data": _name_sources(data), "history_days": None}
-        | dict(settings)
-    )
+    if other := [name for name in settings if name not in _SETTABLE]:
+        raise BadInput(
+            f"‹{other[0]}={settings[other[0]]}›: the model is that of {run.folder}",
+            f"what can be set is how a table is read, and tuning: {', '.join(_SETTABLE)}",
+        )
+    sources = (data,) if isinstance(data, str) else data
+    is_named = isinstance(sources, list | tuple) and all(isinstance(one, str) for one in sources)
+    values = run.config.model_dump()
+    values |= {name: Config.model_fields[name].default for name in _FRESH}
+    values |= {"data": tuple(sources) if is_named else (GIVEN,), "history_days": None, **settings}
     values["tune_rounds"] = values["tune_rounds"] or make_recipe("forecast", {}).tune_rounds
     return complete(Config(**values))
 
 
-def _name_sources(data: Any) -> tuple[str, ...]:
-    sources = (data,) if isinstance(data, str) else data
-    is_named = isinstance(sources, list | tuple) and all(
-        isinstance(source, str) for source in sources
-    )
-    return tuple(sources) if is_named else (GIVEN,)
-
-
-def _load(data: Any, config: Config) -> Loaded:
-    return (
-        load_frame(data, config) if config.data == (GIVEN,) else load_sources(config.data, config)
-    )
-
-
 def _check_inputs(run: _Run, panel: Panel) -> None:
     """Refuse another interval or other covariates than the run's, where they are on record."""
-    theirs, ours = run.facts.get("interval_minutes"), panel.minutes
+    theirs = run.facts.get("interval_minutes")
+    ours = panel.minutes
     if theirs not in (None, ours):
-        hint = (
-            f"add them up with ‹interval={theirs:g}min›" if ours < theirs else "give finer readings"
-        )
+        finer = f"add them up with ‹interval={theirs:g}min›"
         raise BadInput(
             f"the meters have an interval of {ours:g} minutes, {run.folder} was trained on "
             f"{theirs:g}",
-            f"{hint}",
+            finer if ours < theirs else "give finer readings",
         )
     names = run.facts.get("covariate_names")
     if names is not None and tuple(names) != panel.covariate_names:
         raise BadInput(
             f"the meters have the covariates {_listed(panel.covariate_names)}, {run.folder} was "
             f"trained with {_listed(names)}",
-            f"{_SAME_COVARIATES}",
+            _SAME_COVARIATES,
         )
 
 
 def _check_fit(run: _Run, config: Config, task: Task) -> None:
     """Refuse meters whose inputs are not those of the shared model."""
-    shapes = {
-        name: value.shape for name, value in check_model(make_model(config, task), task).items()
-    }
-    if shapes == {name: array.shape for name, array in run.params.items()}:
+    if _fits(run, config, task):
         return
-    wanted, given = (
-        _num_covariates(each, task)
-        for each in ({k: a.shape for k, a in run.params.items()}, shapes)
-    )
-    if wanted is None or wanted == given:
+    names = _listed(task.panel.covariate_names)
+    wanted = _count_covariates(run, config, task)
+    if wanted is None:
         raise BadInput(
             f"the shared model of {run.folder} does not fit meters with an interval of "
-            f"{task.panel.minutes:g} minutes and the covariates "
-            f"{_listed(task.panel.covariate_names)}",
+            f"{task.panel.minutes:g} minutes and the covariates {names}",
             "give readings as the run had them",
         )
     raise BadInput(
-        f"the meters have {given} covariates ({_listed(task.panel.covariate_names)}), the shared "
+        f"the meters have {len(task.panel.covariate_names)} covariates ({names}), the shared "
         f"model of {run.folder} has {wanted}",
-        f"{_SAME_COVARIATES}",
+        _SAME_COVARIATES,
     )
 
 
-def _num_covariates(shapes: Mapping[str, tuple[int, ...]], task: Task) -> int | None:
-    """How many covariates a model with these params has, if it looks at past days of this interval."""
-    found = [shape[-1] for name, shape in shapes.items() if name.endswith("days.distance")]
-    layout = getattr(task.view, "layout", None)
-    if not found or layout is None:
-        return None
-    number = int(found[0]) - layout.num_likenesses + layout.num_covariates
-    return number if number >= 0 else None
+def _fits(run: _Run, config: Config, task: Task) -> bool:
+    shapes = check_model(make_model(config, task), task)
+    return {name: value.shape for name, value in shapes.items()} == {
+        name: array.shape for name, array in run.params.items()
+    }
+
+
+def _count_covariates(run: _Run, config: Config, task: Task) -> int | None:
+    """How many covariates the shared model has, found by trying; None if no number fits."""
+    first = task.panel.take([0])
+    for num in range(len(config.future), _MOST_COVARIATES):
+        others = tuple(f"other {k}" for k in range(num - len(config.future)))
+        nothing = np.zeros((1, first.num_times, num), np.float32)
+        panel = replace(first, covariates=nothing, covariate_names=(*config.future, *others))
+        view = families.make_view(panel, config)
+        series = np.zeros((1, 1, 1 + num + view.num_derived), np.float32)
+        if _fits(run, config, replace(task, panel=panel, view=view, series=series)):
+            return num
+    return None
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _whole_task(panel: Panel, config: Config, findings: Sequence[Finding]) -> Task:
-    """All readings of the meters: 80 percent to tune, 20 to judge, none to test."""
-    task = make_task(panel, _admitting(config, split=_SPLIT), findings)
-    bounds = task.bounds.copy()
-    bounds[:, 2] = bounds[:, 3]
-    origins = {part: Origins() for part in PARTS}
-    for row in task.each_client():
-        first, second, third, last = (int(bound) for bound in bounds[row])
-        observed = np.isfinite(task.panel.load[row])
-        usable = task.series[row][:, 0]
-        found = find_origins(
-            usable, observed, (first, second, third, last), task.lookback, task.horizon
-        )
-        for part in PARTS:
-            origins[part].append(found[part])
-    return replace(task, bounds=bounds, origins=origins)
-
-
 def _admitting(config: Config, **changes: Any) -> Config:
-    """The config for making a task: few windows are enough, as batches are drawn with replacement."""
+    """The config for making a task."""
     return config.model_copy(update={"batch": min(config.batch, _MIN_WINDOWS), **changes})
 
 
@@ -370,63 +322,101 @@ class _Tuned(NamedTuple):
     tuner: Tuner
     state: FederationState
     choices: list[dict[str, Choice]]
-    shared: dict[str, np.ndarray]
-    """(clients, ...) the shared params, a row for each."""
-
-    @property
-    def engine(self) -> Engine | Stream:
-        return self.tuner.alone.engine
+    shared: dict[str, np.ndarray]  # (clients, ...) the shared params, a row for each
 
 
-def _tune(
-    config: Config,
-    task: Task,
-    params: Params,
-    devices: Sequence[jax.Device],
-    at: str,
-    tell: Observer,
-) -> _Tuned:
-    """Every meter tunes a copy of the shared model, and keeps what its validation part rewards."""
-    federation = Federation(config, task, None, devices)
-    begun, tuner = federation.start_from(params), Tuner(federation, _CAUTION)
-    total = config.tune_rounds
-    tell(Progress(at, 0, total))
-    state, choices = tuner.tune(begun, lambda done: tell(Progress(at, done, total)))
-    return _Tuned(tuner, state, choices, full_params(federation, begun))
+@dataclass(frozen=True)
+class _Adapter:
+    """A run's shared part, on its way to other meters."""
 
+    run: _Run
+    config: Config
+    devices: Sequence[jax.Device]
+    tell: Observer
 
-def _describe(
-    run: _Run, task: Task, choices: Sequence[dict[str, Choice]], calibrations: Sequence[Calibration]
-) -> list[Meter]:
-    """Every meter in the order of ids; refused ones with the reason."""
-    found = []
-    for row, client in enumerate(task.panel.ids):
+    def adapt(self, task: Task, place: Path | None) -> list[Meter]:
+        """A model of each meter, and what became of it, in the order of ids."""
+        if known := [client for client in task.panel.ids if client in self.run.clients]:
+            some = ", ".join(known[:10])
+            log.warning("%s took part in the run already; each has a model there", some)
+        tuned = self._tune(self.config, task, "adapting")
+        alone = tuned.tuner.alone
+        calibrations = fit_all(task, alone.engine.predict(tuned.state, "validation"))
+        if place is not None:
+            deploy_all(place, task, self.config, full_params(alone, tuned.state), calibrations)
+        found = [
+            self._describe(task, row, tuned.choices[row], calibrations[row])
+            for row in range(task.panel.num_clients)
+        ]
+        for client, finding in task.refused.items():
+            log.warning("meter %s is left out: %s", client, finding.reason)
+            was_client = client in self.run.clients
+            note = f"left out: {finding.reason}"
+            found.append(Meter(client, None, 0, {}, [], was_client, note))
+        return sorted(found, key=lambda meter: meter.id)
+
+    def _describe(
+        self, task: Task, row: int, choices: dict[str, Choice], calibration: Calibration
+    ) -> Meter:
+        client = task.panel.ids[row]
+        was_client = client in self.run.clients
         days = float(task.bounds[row][3] - task.bounds[row][0]) / task.panel.steps_per_day
-        notes = [f"fewer than {FEW_DAYS} days"] if days < FEW_DAYS else []
-        notes += ["took part in the run"] if client in run.clients else []
-        personal = describe_personal(choices[row], calibrations[row], task.panel.seconds)
-        found.append(
-            Meter(
-                id=client,
-                days=days,
-                num_windows=int(task.num_windows[row]),
-                repeated_leads=personal.pop("repeated_leads"),
-                kept=personal,
-                was_client=client in run.clients,
-                note="; ".join(notes),
-            )
+        notes = {f"fewer than {FEW_DAYS} days": days < FEW_DAYS, "took part in the run": was_client}
+        kept = describe_personal(choices, calibration, task.panel.seconds)
+        return Meter(
+            id=client,
+            days=days,
+            num_windows=int(task.num_windows[row]),
+            repeated_leads=kept.pop("repeated_leads"),
+            kept=kept,
+            was_client=was_client,
+            note="; ".join(note for note, is_so in notes.items() if is_so),
         )
-    for client, finding in task.refused.items():
-        found.append(
-            Meter(client, None, 0, {}, [], client in run.clients, f"left out: {finding.reason}")
-        )
-        log.warning("meter %s is left out: %s", client, finding.reason)
-    return sorted(found, key=lambda meter: meter.id)
+
+    def _tune(self, config: Config, task: Task, at: str) -> _Tuned:
+        """Every meter tunes a copy of the shared model, and keeps what its validation part
+        rewards.
+        """
+        federation = Federation(config, task, None, self.devices)
+        begun = federation.start_from(self.run.params)
+        tuner = Tuner(federation, _CAUTION)
+        total = config.tune_rounds
+        self.tell(Progress(at, 0, total))
+        state, choices = tuner.tune(begun, lambda done: self.tell(Progress(at, done, total)))
+        return _Tuned(tuner, state, choices, full_params(federation, begun))
+
+    def measure(self, panel: Panel, days: int) -> dict[str, Any] | None:
+        """How each method does on the last tenth of the record with so many days before it; None if
+        no meter can tell.
+        """
+        rows = np.flatnonzero(_days_before_test(panel) >= days).tolist()
+        some = panel if len(rows) == panel.num_clients else panel.take(rows)
+        config = self.config.model_copy(update={"history_days": days, "split": _SPLIT})
+        try:
+            task = make_task(some, _admitting(config))
+        except BadInput as error:
+            log.warning("the curve has no point at %d days: %s", days, error)
+            return None
+        tuned = self._tune(config, task, f"curve, {days} days")
+        shared = fine_tune(tuned.tuner.alone, dict[str, Any](tuned.shared), 0)
+        total = config.tune_rounds
+        self.tell(Progress(f"curve, {days} days, local", total, total))
+        alone = {"personal": PERSONAL_ALIASES["all"], "fraction": 1.0}
+        local = Federation(config.model_copy(update=alone), task, None, self.devices)
+        methods = {
+            "adapted": _score(tuned.tuner.alone, tuned.state),
+            "shared": _score(tuned.tuner.alone, shared),
+            "local": _score(local, train(local)),
+        }
+        first = methods["adapted"]
+        ones = {name: dict.fromkeys(first[name], 1.0) for name in ("mase", "mase_by_lead")}
+        methods["persistence"] = {"mase_mean": 1.0, "num_below_persistence": 0, **ones}
+        return {"days": days, "num_meters": task.panel.num_clients, "methods": methods}
 
 
 def _days_before_test(panel: Panel) -> np.ndarray:
     """(clients,) how many days lie before the last tenth of each record."""
-    config = Config(split=_CURVE_SPLIT)
+    config = Config(split=_SPLIT)
     bounds = [split_bounds(np.isfinite(load), config, panel.steps_per_day) for load in panel.load]
     return np.array([test - begin for begin, _, test, _ in bounds]) / panel.steps_per_day
 
@@ -437,76 +427,26 @@ def _curve_lengths(panel: Panel) -> list[int]:
     lengths = [days for days in CURVE_DAYS if days <= longest]
     if not lengths:
         raise BadInput(
-            f"--curve: the longest record has {longest:.1f} days before its last tenth, and the "
-            f"curve begins at {CURVE_DAYS[0]}",
-            "give longer records, or leave --curve out",
+            f"the longest record has {longest:.1f} days before its last tenth, and the curve "
+            f"begins at {CURVE_DAYS[0]}",
+            "give longer records, or leave ‹--curve› out",
         )
     return lengths
 
 
-def _measure(
-    panel: Panel,
-    config: Config,
-    params: Params,
-    devices: Sequence[jax.Device],
-    days: int,
-    tell: Observer,
-) -> dict[str, Any] | None:
-    """How each method does on the last tenth of the record with so many days before it; None if no
-    meter can tell.
+def _score(federation: Federation, state: FederationState) -> dict[str, Any]:
+    """MASE on the test part of what is published: the mean, by meter and by lead, and how many
+    meters are below persistence.
     """
-    rows = np.flatnonzero(_days_before_test(panel) >= days).tolist()
-    some = panel if len(rows) == panel.num_clients else panel.take(rows)
-    config = config.model_copy(update={"history_days": days, "split": _CURVE_SPLIT})
-    try:
-        task = make_task(some, _admitting(config))
-    except BadInput as error:
-        log.warning("the curve has no point at %d days: %s", days, error)
-        return None
-    tuned = _tune(config, task, params, devices, f"curve, {days} days", tell)
-    shared = fine_tune(tuned.tuner.alone, dict[str, Any](tuned.shared), 0)
-    tell(Progress(f"curve, {days} days, local", config.tune_rounds, config.tune_rounds))
-    local = Federation(_alone(config), task, None, devices)
-    scores = {
-        "adapted": _score(task, tuned.engine, tuned.state),
-        "shared": _score(task, tuned.engine, shared),
-        "local": _score(task, local.engine, train(local)),
-    }
-    return {
-        "days": days,
-        "num_meters": task.panel.num_clients,
-        "methods": _with_persistence(scores),
-    }
-
-
-def _alone(config: Config) -> Config:
-    """The same model and budget without anybody else."""
-    return config.model_copy(update={"personal": PERSONAL_ALIASES["all"], "fraction": 1.0})
-
-
-def _score(task: Task, engine: Engine | Stream, state: FederationState) -> dict[str, ClientResult]:
-    """Errors on the test part of what is published, by meter."""
-    _, published = publish(task, engine, state)
+    task = federation.task
+    _, published = publish(task, partial(federation.engine.predict_at, state))
     known = set(task.panel.ids)
-    return {client.id: client for client in score_clients(task, published) if client.id in known}
-
-
-def _with_persistence(scores: Mapping[str, dict[str, ClientResult]]) -> dict[str, dict[str, Any]]:
-    """Each method's MASE: the mean, by meter and by lead, and how many meters it puts below
-    persistence.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for method, clients in scores.items():
-        mases = {client: result.mase for client, result in clients.items()}
-        leads = [result.mase_by_lead or {} for result in clients.values()]
-        found[method] = {
-            "mase_mean": mean_defined(list(mases.values())),
-            "num_below_persistence": sum(
-                mase is not None and mase < _BELOW for mase in mases.values()
-            ),
-            "mase": mases,
-            "mase_by_lead": {lead: mean_defined([row[lead] for row in leads]) for lead in leads[0]},
-        }
-    first = found["adapted"]
-    ones = {name: dict.fromkeys(first[name], 1.0) for name in ("mase", "mase_by_lead")}
-    return found | {"persistence": {"mase_mean": 1.0, "num_below_persistence": 0, **ones}}
+    scored = [client for client in score_clients(task, published) if client.id in known]
+    mases = {client.id: client.mase for client in scored}
+    leads = [client.mase_by_lead or {} for client in scored]
+    return {
+        "mase_mean": mean_defined(list(mases.values())),
+        "num_below_persistence": sum(mase is not None and mase < _BELOW for mase in mases.values()),
+        "mase": mases,
+        "mase_by_lead": {lead: mean_defined([row[lead] for row in leads]) for lead in leads[0]},
+    }

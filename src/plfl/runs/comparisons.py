@@ -8,37 +8,30 @@ head stays at home) and `local` (nothing shared). And the other family of person
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 
 import jax
 import numpy as np
 
-from plfl.config import PERSONAL_ALIASES, Config
+from plfl.config import LEVELS, Config
 from plfl.errors import BadInput
 from plfl.federate.client import ClientState, LocalTraining, client_update
 from plfl.federate.federation import Federation, make_plan
 from plfl.federate.params import batches_key, client_keys, personal_key
 from plfl.federate.partition import make_partition
 from plfl.federate.processes.devices import usable_cores
-from plfl.forecast.baselines.boosting import LEAVES, boosted, import_lightgbm
+from plfl.forecast import families
+from plfl.forecast.baselines.boosting import boosted, import_lightgbm
 from plfl.forecast.baselines.ridge import ridge
 from plfl.forecast.models import Model, Params
-from plfl.forecast.views import Aligned, ClientData
+from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task
 from plfl.runs.tuning import fine_tune, sent_params, train
 
-PERSONAL = {
-    "fl": PERSONAL_ALIASES["none"],
-    "plfl": PERSONAL_ALIASES["mlp"],
-    "local": PERSONAL_ALIASES["all"],
-}
-"""What stays at the client in each of the paper's three."""
-ANALOG_HEAD = ("*.head.*", "*.skip.*")
-"""The same for `plfl` with model analog."""
-NAMES = ("ridge", "lightgbm", "central", *PERSONAL, "fl_finetuned")
+NAMES = ("ridge", "lightgbm", "central", *(level.name for level in LEVELS.values()), "fl_finetuned")
 _EVAL_WINDOWS = 256
-_MAX_POOLED = 2**31 - 1
-"""Intervals that can be counted in int32."""
+_MAX_POOLED = 2**31 - 1  # intervals that can be counted in int32
 
 
 def compare(
@@ -46,7 +39,7 @@ def compare(
     config: Config,
     task: Task,
     devices: Sequence[jax.Device],
-    observer: Callable[[str], None] | None = None,
+    observer: Callable[[str], object] = lambda name: None,
     *,
     part: str = "test",
     model: Model | None = None,
@@ -58,20 +51,27 @@ def compare(
     `observer` is called with each name before its turn. `leaves_out_own` passes over the name that
     is the run of this config itself (see `find_own`).
     """
-    if unknown := [name for name in names if name not in NAMES]:
+    if unknown := sorted(set(names) - set(NAMES)):
         raise BadInput(f"unknown baseline {unknown[0]!r}", f"known baselines: {', '.join(NAMES)}")
     if "lightgbm" in names:
         import_lightgbm()  # told now, not after an hour of training
-    own = find_own(config, task, model) if leaves_out_own and not config.tune_rounds else None
+    left_out: set[str | None] = set()
+    if leaves_out_own and not config.tune_rounds:
+        left_out.add(find_own(config, task, model))
+    if not families.find(config.model).can_be_pooled:
+        left_out.add("central")
     comparison = _Comparison(config, task, devices, part, model)
     forecasts = {}
-    for name in dict.fromkeys(names):
-        if name == own or (name == "central" and isinstance(task.view, Aligned)):
-            continue  # pooled series would look back into other clients' days
-        if observer is not None:
-            observer(name)
+    for name in dict.fromkeys(name for name in names if name not in left_out):
+        observer(name)
         forecasts[name] = comparison.forecast(name)
     return forecasts
+
+
+def personal_patterns(name: str, config: Config) -> tuple[str, ...]:
+    """What stays at the client in one of the paper's three, for the config's model."""
+    patterns = {level.name: level.patterns for level in LEVELS.values()}
+    return patterns[name] if name != "plfl" else families.find(config.model).head
 
 
 def find_own(config: Config, task: Task, model: Model | None = None) -> str | None:
@@ -80,10 +80,11 @@ def find_own(config: Config, task: Task, model: Model | None = None) -> str | No
     """
     partition = make_plan(config, task, model).training.partition
     params = partition.shared + partition.personal
-    for name, patterns in PERSONAL.items():
+    for level in LEVELS.values():
+        patterns = personal_patterns(level.name, config)
         with suppress(BadInput):  # a model of the user's own need not have a head of that name
             if set(make_partition(params, patterns).personal) == set(partition.personal):
-                return name
+                return level.name
     return None
 
 
@@ -103,7 +104,7 @@ def central(
     plan = make_plan(config, task, model)
     partition = plan.training.partition
     training = plan.training._replace(
-        partition=make_partition(partition.shared + partition.personal, PERSONAL["local"]),
+        partition=make_partition(partition.shared + partition.personal, LEVELS["all"].patterns),
         local_steps=plan.training.local_steps * plan.num_asked,
     )
     data = jax.device_put(pool(task), devices[0])
@@ -155,9 +156,8 @@ def _train_alone(training: LocalTraining, data: ClientData, key: jax.Array, roun
     @jax.jit
     def run_round(client: ClientState, data: ClientData, round_index: jax.Array) -> ClientState:
         pace = training.pace(round_index)
-        return client_update(training, {}, client, data, batches_key(key, round_index), pace=pace)[
-            0
-        ]
+        batches = batches_key(key, round_index)
+        return client_update(training, {}, client, data, batches, pace=pace)[0]
 
     client = jax.jit(training.init_client)(personal_key(key))
     for at in range(1, rounds + 1):
@@ -183,67 +183,51 @@ def _predict_alone(
     return np.asarray(predict(params, data, batches)).reshape(-1)[: len(origins)]
 
 
+@dataclass(frozen=True)
 class _Comparison:
     """The comparisons of one config; what two of them need is trained once."""
 
-    def __init__(
-        self,
-        config: Config,
-        task: Task,
-        devices: Sequence[jax.Device],
-        part: str,
-        model: Model | None,
-    ) -> None:
-        self.config, self.task, self.devices, self.part, self.model = (
-            config,
-            task,
-            devices,
-            part,
-            model,
-        )
+    config: Config
+    task: Task
+    devices: Sequence[jax.Device]
+    part: str
+    model: Model | None
 
     def forecast(self, name: str) -> list[np.ndarray]:
         """The forecasts of a name."""
+        config = self.config
         match name:
             case "ridge":
                 return ridge(self.task, self.part)
             case "lightgbm":
-                cores = self.config.cores or usable_cores()
-                leaves = LEAVES if isinstance(self.task.view, Aligned) else (31,)
-                return boosted(
-                    self.task, self.part, seed=self.config.seed, leaves=leaves, cores=cores
-                )
+                leaves = families.find(config.model).tree_leaves
+                cores = config.cores or usable_cores()
+                return boosted(self.task, self.part, seed=config.seed, leaves=leaves, cores=cores)
             case "central":
-                return central(self.config, self.task, self.devices, self.part, self.model)
+                return central(config, self.task, self.devices, self.part, self.model)
             case "fl":
                 return self._plain[0]
             case "fl_finetuned":
                 return self._fine_tuned()
-        federation = (
-            self._alone if name == "local" and self.config.fraction == 1 else self._federation(name)
-        )
+        is_alone = name == "local" and config.fraction == 1
+        federation = self._alone if is_alone else self._federation(name)
         return federation.engine.predict(train(federation), self.part)
 
     def _federation(self, name: str, **changes: float) -> Federation:
-        personal = (
-            ANALOG_HEAD
-            if name == "plfl" and isinstance(self.task.view, Aligned)
-            else PERSONAL[name]
-        )
-        config = self.config.model_copy(update={"personal": personal, **changes})
+        patterns = personal_patterns(name, self.config)
+        config = self.config.model_copy(update={"personal": patterns, **changes})
         return Federation(config, self.task, self.model, self.devices)
 
     def _fine_tuned(self) -> list[np.ndarray]:
         """Plain FL, then alone: a quarter of the rounds more, or the config's own tuning without a
         choice.
         """
-        if not self.config.tune_rounds:
-            alone, num_rounds = self._alone, -(-self.config.rounds // 4)
-        else:
+        alone = self._alone
+        num_rounds = -(-self.config.rounds // 4)
+        if self.config.tune_rounds:
             num_rounds = self.config.tune_rounds
-            alone = self._federation(
-                "local", fraction=1.0, rounds=num_rounds, client_lr=self.config.tune_lr
-            )
+            changes = {"rounds": num_rounds, "client_lr": self.config.tune_lr}
+            alone = self._federation("local", fraction=1.0, **changes)
         return alone.engine.predict(fine_tune(alone, self._plain[1], num_rounds), self.part)
 
     @cached_property

@@ -5,64 +5,56 @@ files.
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from plfl.forecast.baselines.repetitions import REPEATS, repeat
-from plfl.forecast.calibrate import Calibration, coverage, pinball_loss, read_targets
+from plfl.forecast.calibrate import Calibration, read_targets
+from plfl.forecast.leads import name_lead
 from plfl.forecast.metrics import (
-    mae,
+    COVERED,
+    METRICS,
+    Scored,
+    coverage,
     mase,
-    mase_insample,
     mean_defined,
     median_defined,
-    nrmse,
-    rmse,
+    score,
 )
-from plfl.forecast.views import Aligned
 from plfl.forecast.windows import Task
 from plfl.storage import put_in_place, write_json, write_text
 
 HISTORY_COLUMNS = ("round", "loss", "validation_mase", "num_asked", "num_accepted", "seconds")
 
 
-@dataclass(frozen=True)
-class ClientResult:
-    """One client's errors on its test part; None where undefined, with a note that says why."""
+_Errors: Any = make_dataclass(
+    "_Errors",
+    [("id", str), *((metric.name, float | None, field(default=None)) for metric in METRICS)],
+    frozen=True,
+)
 
-    id: str
-    mase: float | None
-    mase_insample: float | None
-    mae: float | None
-    """kWh per interval."""
-    rmse: float | None
-    """kWh per interval."""
-    nrmse: float | None
-    """Relative to the mean absolute load of the test part."""
+
+@dataclass(frozen=True, kw_only=True)
+class ClientResult(_Errors):  # type: ignore[misc]
+    """One client's errors on its test part: `id`, and each of `plfl.forecast.metrics.METRICS`;
+    None where undefined, with a note that says why.
+    """
+
     baseline_mase: dict[str, float | None]
-    num_windows: int
-    """Training windows."""
+    num_windows: int  # for training
     note: str = ""
-    zone: str | None = None
-    """IANA time zone."""
-    load_mean: float | None = None
-    """kWh per interval, over all readings."""
+    zone: str | None = None  # IANA
+    load_mean: float | None = None  # kWh per interval, over all readings
     load_sd: float | None = None
+    # The paper's MASE at each lead, such as 15min, 1h, 24h, where a model has several.
     mase_by_lead: dict[str, float | None] | None = None
-    """Where a model has several leads: the paper's MASE at each, such as 15min, 1h, 24h."""
+    # The share of loads within the intervals of 80 and 90 percent, over all leads.
     coverage: dict[str, float | None] | None = None
-    """Where there are quantiles: the share of loads within the intervals of 80 and 90 percent, over
-    all leads.
-    """
-    pinball: float | None = None
-    """Mean over quantiles and leads, kWh per interval."""
+    # What the client kept of its own tuning, by band of leads, and which leads it repeats.
     personal: dict[str, Any] | None = None
-    """What the client kept of its own tuning, by band of leads, and at which leads a repetition is
-    published.
-    """
 
 
 @dataclass(frozen=True)
@@ -82,21 +74,16 @@ class Result:
     bytes_down_per_client_round: int
     rounds: int
     local_steps: int
-    client_steps_per_second: float | None
-    """Over all rounds, without compilation and evaluation."""
-    seconds: float
-    """All in all; of resumed runs, up to each process's last checkpoint."""
+    client_steps_per_second: float | None  # over all rounds, without compilation and evaluation
+    seconds: float  # all in all; of resumed runs, up to each process's last checkpoint
     versions: dict[str, str]
     data_fingerprint: str
     interval_minutes: float
     covariate_names: list[str]
-    findings: list[dict[str, Any]]
-    """What the data doctor found."""
+    findings: list[dict[str, Any]]  # what the data doctor found
     quarantined: list[dict[str, Any]]
-    mase_by_lead: dict[str, float | None] | None
-    """Means over clients, where a model has several leads."""
+    mase_by_lead: dict[str, float | None] | None  # means over clients, as all that follow
     coverage: dict[str, float | None] | None
-    """Means over clients, where there are quantiles."""
     pinball_mean: float | None
     history: list[dict[str, Any]] = field(repr=False)
     folder: str | None = None
@@ -120,7 +107,7 @@ class Result:
 
 
 def point_forecasts(task: Task, forecasts: np.ndarray) -> np.ndarray:
-    """The forecasts (windows,) by which a window is scored, of what a model gives (windows, ...)."""
+    """The forecasts (windows,) by which windows are scored, of what a model gives."""
     if forecasts.ndim == 1:
         return forecasts
     return forecasts[:, task.view.leads.index(task.horizon), task.view.middle]
@@ -129,7 +116,7 @@ def point_forecasts(task: Task, forecasts: np.ndarray) -> np.ndarray:
 def validation_mase(task: Task, forecasts: list[np.ndarray]) -> float | None:
     """Mean over clients of the paper's MASE on the validation part."""
     return mean_defined(
-        [_score(task, row, "validation", forecasts[row])[0] for row in task.each_client()]
+        [_mase(task, row, "validation", forecasts[row]) for row in task.each_client()]
     )
 
 
@@ -149,15 +136,10 @@ def score_clients(
     ]
     refused = [
         ClientResult(
-            client,
-            None,
-            None,
-            None,
-            None,
-            None,
-            dict.fromkeys((*REPEATS, *compared)),
-            0,
-            f"left out: {finding.reason}",
+            id=client,
+            baseline_mase=dict.fromkeys((*REPEATS, *compared)),
+            num_windows=0,
+            note=f"left out: {finding.reason}",
         )
         for client, finding in task.refused.items()
     ]
@@ -186,33 +168,26 @@ def _mean_of(rows: Sequence[dict[str, float | None] | None]) -> dict[str, float 
     return {key: mean_defined([row[key] for row in found]) for key in found[0]} if found else None
 
 
-def _score(
-    task: Task, row: int, part: str, scaled: np.ndarray
-) -> tuple[float | None, np.ndarray, np.ndarray]:
-    """(MASE, actual, forecast) of one client on one part, in kWh."""
-    origins, load = task.origins[part][row], task.panel.load[row].astype(np.float64)
-    actual, forecast = (
-        load[origins + task.horizon],
-        task.scalers[row].unscale_load(point_forecasts(task, scaled)),
-    )
-    return mase(actual, forecast, load[origins]), actual, forecast
+def _mase(task: Task, row: int, part: str, scaled: np.ndarray) -> float | None:
+    """The paper's MASE of one client's forecasts for a part."""
+    origins = task.origins[part][row]
+    load = task.panel.load[row].astype(np.float64)
+    forecast = task.scalers[row].unscale_load(point_forecasts(task, scaled))
+    return mase(load[origins + task.horizon], forecast, load[origins])
 
 
 def score_baseline(task: Task, forecasts: list[np.ndarray]) -> dict[str, float | None]:
     """The paper's MASE of a baseline's forecasts, by client."""
     return {
-        client: _score(task, row, "test", forecasts[row])[0]
+        client: _mase(task, row, "test", forecasts[row])
         for row, client in enumerate(task.panel.ids)
     }
 
 
 def score_repeats(task: Task) -> dict[str, dict[str, float | None]]:
     """The paper's MASE of the baselines that repeat a load, by name and client."""
-    found: dict[str, dict[str, float | None]] = {name: {} for name in REPEATS}
-    for row, client in enumerate(task.panel.ids):
-        for name, score in _score_repeats(task, row).items():
-            found[name][client] = score
-    return found
+    scores = {client: _score_repeats(task, row) for row, client in enumerate(task.panel.ids)}
+    return {name: {client: own[name] for client, own in scores.items()} for name in REPEATS}
 
 
 def _score_repeats(task: Task, row: int) -> dict[str, float | None]:
@@ -231,68 +206,61 @@ def _score_repeats(task: Task, row: int) -> dict[str, float | None]:
 def _score_client(
     task: Task, row: int, scaled: np.ndarray, others: Mapping[str, np.ndarray]
 ) -> ClientResult:
-    value, actual, forecast = _score(task, row, "test", scaled)
-    begin, validation = task.bounds[row][:2]
+    begin, validation, _, end = task.bounds[row]
     load = task.panel.load[row].astype(np.float64)
     load[:begin] = np.nan  # what lies before the training part does not exist
-    origins, steps_per_day = task.origins["test"][row], task.panel.steps_per_day
-    baselines = _score_repeats(task, row)
-    baselines |= {name: _score(task, row, "test", other)[0] for name, other in others.items()}
+    origins = task.origins["test"][row]
+    scored = Scored(
+        actual=load[origins + task.horizon],
+        forecast=task.scalers[row].unscale_load(point_forecasts(task, scaled)),
+        persistence=load[origins],
+        train=load[begin:validation],
+        season=task.panel.steps_per_day,
+    )
+    if has_leads := scaled.ndim > 1:
+        scored = scored._replace(
+            reached=read_targets(load, origins, task.view.leads, int(end)),
+            spread=task.scalers[row].unscale_load(scaled),
+            quantiles=task.view.quantiles or (),
+        )
+    errors: dict[str, Any] = score(scored)
+    baselines = {name: _mase(task, row, "test", other) for name, other in others.items()}
     return ClientResult(
         id=task.panel.ids[row],
-        mase=value,
-        mase_insample=mase_insample(actual, forecast, load[begin:validation], steps_per_day),
-        mae=mae(actual, forecast),
-        rmse=rmse(actual, forecast),
-        nrmse=nrmse(actual, forecast),
-        baseline_mase=baselines,
+        **errors,
+        baseline_mase=_score_repeats(task, row) | baselines,
         num_windows=int(task.num_windows[row]),
-        note="" if value is not None else _why_undefined(actual, load[origins], forecast),
+        note="" if errors["mase"] is not None else _why_undefined(scored),
         zone=task.panel.zones[row],
         load_mean=float(np.nanmean(load)),
         load_sd=float(np.nanstd(load)),
-        **_score_leads(task, row, scaled),
+        mase_by_lead=_score_leads(task, scored) if has_leads else None,
+        coverage=_covered(scored) if scored.quantiles else None,
     )
 
 
-def name_lead(lead: int, seconds: int) -> str:
-    """A lead in intervals of so many seconds as a duration.
-
-    >>> name_lead(4, 900), name_lead(1, 900), name_lead(6, 900), name_lead(1, 90)
-    ('1h', '15min', '90min', '90s')
-    """
-    total = lead * seconds
-    if total % 60:
-        return f"{total}s"
-    return f"{total // 3600}h" if total % 3600 == 0 else f"{total // 60}min"
-
-
-def _score_leads(task: Task, row: int, scaled: np.ndarray) -> dict[str, Any]:
-    """Errors by lead, and what the intervals cover, where there are several leads or quantiles."""
-    view = task.view
-    if not isinstance(view, Aligned) or scaled.ndim == 1:
-        return {}
-    load, origins = task.panel.load[row].astype(np.float64), task.origins["test"][row]
-    forecasts = task.scalers[row].unscale_load(scaled)
-    actual = read_targets(load, origins, view.leads, int(task.bounds[row][3]))
-    by_lead = {}
-    for k, lead in enumerate(view.leads):
-        known = np.isfinite(actual[:, k])
-        score = mase(actual[known, k], forecasts[known, k, view.middle], load[origins][known])
-        by_lead[name_lead(lead, view.layout.seconds)] = score
-    found: dict[str, Any] = {"mase_by_lead": by_lead}
-    if view.quantiles:
-        found["coverage"] = {
-            str(p): coverage(actual, forecasts, view.quantiles, p) for p in (80, 90)
-        }
-        found["pinball"] = pinball_loss(actual, forecasts, view.quantiles)
+def _score_leads(task: Task, scored: Scored) -> dict[str, float | None]:
+    """The paper's MASE at each lead."""
+    found = {}
+    for k, lead in enumerate(task.view.leads):
+        known = np.isfinite(scored.reached[:, k])
+        said = scored.spread[known, k, task.view.middle]
+        error = mase(scored.reached[known, k], said, scored.persistence[known])
+        found[name_lead(lead, task.panel.seconds)] = error
     return found
 
 
-def _why_undefined(actual: np.ndarray, persistence: np.ndarray, forecast: np.ndarray) -> str:
-    if not np.isfinite(forecast).all():
+def _covered(scored: Scored) -> dict[str, float | None]:
+    return {
+        str(percent): coverage(scored.reached, scored.spread, scored.quantiles, percent)
+        for percent in COVERED
+    }
+
+
+def _why_undefined(scored: Scored) -> str:
+    if not np.isfinite(scored.forecast).all():
         return "mase is undefined: a forecast is not finite"
-    if np.array_equal(actual, persistence):
+    if np.array_equal(scored.actual, scored.persistence):
         return "mase is undefined: over the test part the load never changes within the horizon"
     return "mase is undefined: errors are too large to add up"
 
@@ -325,31 +293,28 @@ def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None
     times = task.panel.times().astype("datetime64[ms]")
     zone = pa.timestamp("ms", tz="UTC")
     text = pa.dictionary(pa.int32(), pa.string())
-    columns = {"unique_id": text, "ds": zone, "cutoff": zone}
     bounds = interval_places(task.view.quantiles or ())
-    names = ("y", "plfl", "persistence", *bounds)
-    schema = pa.schema([*columns.items(), *((name, pa.float32()) for name in names)])
+    numbers = ((name, pa.float32()) for name in ("y", "plfl", "persistence", *bounds))
+    schema = pa.schema([("unique_id", text), ("ds", zone), ("cutoff", zone), *numbers])
+    scored = task.view.leads.index(task.horizon)
     temporary = path.with_name(f".{path.name}.tmp")
     with pq.ParquetWriter(temporary, schema) as writer:
         for row, client in zip(task.each_client(), task.panel.ids, strict=True):
-            origins, load = task.origins["test"][row], task.panel.load[row]
-            forecast = (
-                task.scalers[row]
-                .unscale_load(point_forecasts(task, forecasts[row]))
-                .astype(np.float32)
-            )
+            origins = task.origins["test"][row]
+            load = task.panel.load[row]
+            said = [point_forecasts(task, forecasts[row])]
+            said += [forecasts[row][:, scored, place] for place in bounds.values()]
+            energy = [task.scalers[row].unscale_load(each).astype(np.float32) for each in said]
             arrays = [
                 pa.DictionaryArray.from_arrays(np.zeros(len(origins), np.int32), [client]),
                 pa.array(times[origins + task.horizon], zone),
                 pa.array(times[origins], zone),
                 load[origins + task.horizon],
-                forecast,
+                energy[0],
                 load[origins],
-                *(_bound(task, row, forecasts[row], place) for place in bounds.values()),
+                *energy[1:],
             ]
-            writer.write_table(
-                pa.table(dict(zip(schema.names, arrays, strict=True)), schema=schema)
-            )
+            writer.write_table(pa.table(arrays, schema=schema))
     put_in_place(temporary, path)
 
 
@@ -380,9 +345,3 @@ def interval_places(quantiles: Sequence[float]) -> dict[str, int]:
         if level != 0.5:
             found[f"plfl-{'lo' if level < 0.5 else 'hi'}-{round(100 * abs(2 * level - 1))}"] = place
     return found
-
-
-def _bound(task: Task, row: int, forecasts: np.ndarray, place: int) -> np.ndarray:
-    """One quantile's forecasts (windows,) in kWh at the lead by which windows are scored."""
-    scaled = forecasts[:, task.view.leads.index(task.horizon), place]
-    return task.scalers[row].unscale_load(scaled).astype(np.float32)

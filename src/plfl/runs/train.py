@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,14 @@ from plfl.federate.processes.devices import prepare
 from plfl.federate.round import FederationState, RoundResult
 from plfl.forecast.baselines.boosting import import_lightgbm
 from plfl.forecast.calibrate import Calibration
-from plfl.forecast.client_model import deploy_all
 from plfl.forecast.metrics import mean_defined
+from plfl.forecast.model_file import deploy_all
 from plfl.forecast.models import Model
+from plfl.forecast.publish import publish
 from plfl.forecast.windows import Task, make_task
 from plfl.report.page import write_report
 from plfl.runs import folder as runfolder
 from plfl.runs.comparisons import NAMES, compare
-from plfl.runs.publishing import publish
 from plfl.runs.results import (
     Result,
     describe_personal,
@@ -449,7 +450,9 @@ class _Run:
             engine = self.tuner.alone.engine
         calibrations = None
         if self.federation.task.view.quantiles:
-            calibrations, forecasts = publish(self.federation.task, engine, self.state)
+            calibrations, forecasts = publish(
+                self.federation.task, partial(engine.predict_at, self.state)
+            )
             self._write_models(calibrations)
         else:
             forecasts = engine.predict(self.state, "test")

@@ -14,7 +14,7 @@ from plfl.federate.engines.resident import Engine
 from plfl.federate.federation import Federation
 from plfl.federate.params import batches_key, client_keys
 from plfl.federate.server import SERVER_OPTIMIZERS
-from plfl.forecast.models import lstm_mlp
+from plfl.forecast.lstm_mlp.network import lstm_mlp
 from plfl.forecast.windows import make_task
 from small import (
     DEVICES,

@@ -6,7 +6,6 @@ import pytest
 from plfl.data.generated import generate
 from plfl.forecast.baselines import ridge as module
 from plfl.forecast.baselines.ridge import PENALTIES, cut_windows, fit_ridge, ridge, solve_ridge
-from plfl.forecast.views import gather
 from plfl.forecast.windows import PARTS, Task, make_task, spread_origins
 from small import client_data, tiny_config, uneven_panel
 
@@ -40,7 +39,7 @@ def test_inputs_are_those_of_the_model():
     task = tiny_task()
     for row, data in enumerate(client_data(task)):
         origins = task.origins["test"][row][:50]
-        inputs, targets = gather(data, origins, task.lookback, task.horizon)
+        inputs, targets = task.view.cut(data, origins)
         flat, changes, _ = cut_windows(task, row, origins)
         np.testing.assert_array_equal(flat, np.asarray(inputs).reshape(len(origins), -1))
         np.testing.assert_array_equal(changes, np.asarray(targets) - np.asarray(inputs)[:, -1, 0])

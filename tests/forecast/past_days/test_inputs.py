@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
+from plfl.forecast.families import make_view
 from plfl.forecast.past_days.inputs import (
     Inputs,
     Series,
@@ -23,8 +24,7 @@ from plfl.forecast.past_days.inputs import (
     make_layout,
     plain_cut_days,
 )
-from plfl.forecast.past_days.lookback import cut_days
-from plfl.forecast.views import make_view
+from plfl.forecast.past_days.training import cut_days
 from plfl.forecast.windows import PARTS, Task, make_task
 from plfl.recipes import forecast
 

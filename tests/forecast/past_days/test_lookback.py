@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plfl.forecast.past_days.inputs import Inputs
-from plfl.forecast.past_days.lookback import look_back
 from plfl.forecast.past_days.network import plain_look_back
+from plfl.forecast.past_days.training import look_back
 
 HEADS, WIDTH = 6, 16
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from plfl.data.generated import generate
-from plfl.forecast.models import analog
+from plfl.forecast.families import make_view
+from plfl.forecast.past_days.family import PastDays
 from plfl.forecast.past_days.inputs import Inputs
 from plfl.forecast.past_days.network import (
     NUM_HEADS,
@@ -19,7 +20,7 @@ from plfl.forecast.past_days.network import (
     param_shapes,
     plain_look_back,
 )
-from plfl.forecast.views import Aligned, make_view
+from plfl.forecast.past_days.training import analog
 from plfl.forecast.windows import Task, make_task
 from plfl.recipes import forecast
 from small import analog_config, uneven_panel
@@ -27,7 +28,7 @@ from small import analog_config, uneven_panel
 INTERVALS = (15, 30, 60)
 
 
-def shape_of(view: Aligned, width: int) -> Shape:
+def shape_of(view: PastDays, width: int) -> Shape:
     return Shape(view.layout, view.bands, width, view.num_outputs)
 
 
@@ -48,7 +49,7 @@ def forecast_in_numpy(
     view = task.view
     shape = shape_of(view, 8)
     series = view.series(task.client(row))
-    return view.forecast_with(
+    return view.predict_with(
         np, lambda inputs: forecast_changes(np, params, shape, inputs), series, origins, view.leads
     )
 
@@ -61,7 +62,7 @@ def compiled():
     task = tiny_task()
     model = analog(task.view, hidden=8)
     run = jax.jit(
-        lambda params, data, origins: task.view.forecast(model.apply, params, data, origins)
+        lambda params, data, origins: task.view.predict(model.apply, params, data, origins)
     )
 
     def forecasts_of(params, row):
@@ -111,7 +112,7 @@ def test_a_forecast_for_a_lead_does_not_depend_on_which_other_leads_are_asked_fo
     )
 
     def ask(*leads: int) -> np.ndarray:
-        return view.forecast_with(
+        return view.predict_with(
             np, lambda inputs: forecast_changes(np, params, shape, inputs), series, origins, leads
         )
 
@@ -157,7 +158,7 @@ def test_leads_within_an_hour_or_beyond_it_have_one_band(horizon, bands, leads):
 def test_all_leads_up_to_a_day_have_two_bands_and_are_scored_at_an_hour():
     view = make_view(generate(1, days=1), forecast())
     assert view.bands == ("short", "long")
-    assert (view.first, view.last, view.horizon) == (1, 96, 4)
+    assert (view.leads[0], view.leads[-1], view.horizon) == (1, 96, 4)
     assert {1, 4, 96} <= set(view.leads)
 
 
@@ -178,7 +179,7 @@ def test_days_that_were_not_read_change_no_forecast():
         )
         return seen[0]
 
-    view.forecast_with(np, spoiled, view.series(task.client(0)), origins, view.leads)
+    view.predict_with(np, spoiled, view.series(task.client(0)), origins, view.leads)
     np.testing.assert_allclose(seen[0], seen[1], atol=1e-5)
     assert not np.allclose(seen[0], seen[2], atol=1e-3)
 

@@ -24,7 +24,7 @@ from plfl.deploy.protocol.messages import Shapes
 from plfl.errors import BadInput
 from plfl.federate.federation import Plan, complete, make_plan
 from plfl.federate.guard import Guard
-from plfl.forecast.views import make_view
+from plfl.forecast.families import make_view
 from plfl.forecast.windows import PARTS, Origins, Task
 
 # Settings that are each machine's own business, such as how its table is read.

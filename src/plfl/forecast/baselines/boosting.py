@@ -7,7 +7,7 @@ helps some meters and not others: the past days among the inputs, and the model'
 and changes. Needs the extra `baselines`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from operator import attrgetter
@@ -18,14 +18,10 @@ import numpy as np
 
 from plfl.errors import BadInput
 from plfl.forecast.baselines.ridge import cut_windows
-from plfl.forecast.views import Aligned
 from plfl.forecast.windows import Task
 
 NUM_TREES = 400
-PATIENCE = 50
-"""Trees without progress on the validation part after which a fit stops."""
-LEAVES = (15, 31, 63)
-"""Leaves of a tree that are tried."""
+PATIENCE = 50  # trees without progress on the validation part after which a fit stops
 SETTINGS: dict[str, Any] = {
     "objective": "l1",
     "metric": "l1",
@@ -47,39 +43,28 @@ def boosted(
     part: str = "test",
     *,
     seed: int,
-    leaves: Sequence[int] = LEAVES,
+    leaves: Sequence[int] = (31,),
     cores: int = 1,
-    observer: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
-    """Each client's scaled forecasts (windows,) for the windows of a part, the same on any number
-    of cores.
-
-    `observer` is called with the number of clients that are done, after each.
+    """Each client's scaled forecasts (windows,) for the windows of a part, by trees of so many
+    leaves as do best; the same on any number of cores.
     """
     lightgbm = import_lightgbm()
     tried = [SETTINGS | {"seed": seed % 2**31, "num_leaves": num} for num in leaves]
-    forecasts = []
-    with ThreadPoolExecutor(
-        cores
-    ) as pool:  # many fits of one thread: threads of one fit would wait for each other
-        rows = range(len(task.scalers))
-        for row, forecast in enumerate(
-            pool.map(lambda row: _boost(lightgbm, task, row, part, tried), rows)
-        ):
-            forecasts.append(forecast)
-            if observer is not None:
-                observer(row + 1)
-    return forecasts
+
+    def boost(row: int) -> np.ndarray:
+        return _boost(lightgbm, task, row, part, tried)
+
+    # many fits of one thread: threads of one fit would wait for each other
+    with ThreadPoolExecutor(cores) as pool:
+        return list(pool.map(boost, range(len(task.scalers))))
 
 
 def import_lightgbm() -> ModuleType:
     """The package, or one line that says how to get it."""
     try:
         import lightgbm
-    except (
-        ImportError,
-        OSError,
-    ) as error:  # OSError: its library does not load, for lack of libgomp, say
+    except (ImportError, OSError) as error:  # OSError: its library lacks libgomp, say
         what = str(error).splitlines()[0]
         raise BadInput(
             f"the baseline lightgbm needs LightGBM ({what})",
@@ -92,11 +77,12 @@ def _boost(
     lightgbm: ModuleType, task: Task, row: int, part: str, tried: Sequence[dict[str, Any]]
 ) -> np.ndarray:
     """One client's forecasts, by the settings and inputs that do best on its validation part."""
-    fit, error = partial(_fit, lightgbm, task, row), attrgetter("error")
+    fit = partial(_fit, lightgbm, task, row)
+    error = attrgetter("error")
     best = min((fit(settings) for settings in tried), key=error)
-    if isinstance(task.view, Aligned) and task.view.layout.num_days:
+    if task.view.has_days:
         best = min(best, fit(best.settings, has_days=True), key=error)
-    if isinstance(task.view, Aligned) and task.view.has_swing:
+    if task.view.has_units:
         best = min(best, fit(best.settings, has_days=best.has_days, in_units=False), key=error)
     return best.forecast(task, row, task.origins[part][row])
 
@@ -107,10 +93,8 @@ class _Fitted(NamedTuple):
     trees: Any
     settings: dict[str, Any]
     has_days: bool
-    in_units: bool
-    """Whether loads and changes are in the view's units."""
-    error: float
-    """Mean absolute error on the validation part."""
+    in_units: bool  # whether loads and changes are in the view's units
+    error: float  # mean absolute error on the validation part
 
     def forecast(self, task: Task, row: int, origins: np.ndarray) -> np.ndarray:
         """Scaled loads (windows,)."""

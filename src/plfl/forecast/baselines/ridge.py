@@ -17,17 +17,14 @@ PENALTIES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e6)
 """In units of the inputs' variance, which scaling has made about 1; the last leaves persistence
 with a drift.
 """
-_MAX_WINDOWS = 4_000
-"""Windows of a part that a client's fit looks at."""
-_BATCH = 4_096
-"""Windows that are cut at once."""
+_MAX_WINDOWS = 4_000  # of a part that a client's fit looks at
+_BATCH = 4_096  # windows that are cut at once
 
 
 class Line(NamedTuple):
     """A linear forecast of the change from the load at the origin."""
 
-    weights: np.ndarray
-    """(columns,)"""
+    weights: np.ndarray  # (columns,)
     intercept: float
 
 
@@ -56,10 +53,12 @@ def fit_ridge(task: Task, row: int) -> Line:
 
 def solve_ridge(inputs: np.ndarray, changes: np.ndarray) -> list[Line]:
     """For each penalty the line that fits changes (windows,) to inputs (windows, columns)."""
-    centre, level = inputs.mean(axis=0, dtype=np.float64), float(changes.mean(dtype=np.float64))
-    x, y = inputs - centre, changes - level
+    centre = inputs.mean(axis=0, dtype=np.float64)
+    level = float(changes.mean(dtype=np.float64))
+    x = inputs - centre
     num_windows, num_columns = x.shape
-    gram, moments = x.T @ x / num_windows, x.T @ y / num_windows
+    gram = x.T @ x / num_windows
+    moments = x.T @ (changes - level) / num_windows
     solved = [
         np.linalg.solve(gram + penalty * np.eye(num_columns), moments) for penalty in PENALTIES
     ]
@@ -69,12 +68,9 @@ def solve_ridge(inputs: np.ndarray, changes: np.ndarray) -> list[Line]:
 class Windows(NamedTuple):
     """Windows of a client at the scored lead, for models that know nothing of time."""
 
-    inputs: np.ndarray
-    """(windows, columns) as the view cuts them."""
-    changes: np.ndarray
-    """(windows,) up to the target, in units."""
-    units: np.ndarray
-    """(windows,)"""
+    inputs: np.ndarray  # (windows, columns) as the view cuts them
+    changes: np.ndarray  # (windows,) up to the target, in units
+    units: np.ndarray  # (windows,)
 
 
 def cut_windows(
@@ -83,8 +79,8 @@ def cut_windows(
     """Some windows of a client; without the view's units, loads and changes are in those of the
     scaled load.
     """
-    load, client = task.series[row][:, 0], task.client(row)
-    client = client if in_units else task.view.without_units(client)
+    load = task.series[row][:, 0]
+    client = task.client(row) if in_units else task.view.without_units(task.client(row))
     units = task.view.units(client, origins)
     changes = (load[origins + task.horizon] - load[origins]) / units
     return Windows(task.view.flatten(client, origins, has_days=has_days), changes, units)

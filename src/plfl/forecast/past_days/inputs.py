@@ -25,39 +25,34 @@ from plfl.native.layout import FRIDAY, SAME_DAY, Fact
 _DAY = 86_400
 _AROUND_DAY = (-60, -30, -15, 0, 15, 30, 60)
 _AROUND_WEEK = (-30, -15, 0, 15, 30)
-_PATH = (15, 30, 60, 120, 180, 240, 360)
-"""Minutes before the origin at which past days are compared with today."""
-_DAY_HARMONICS, _WEEK_HARMONICS = 8, 3
-_LEAD_CENTRES = np.linspace(0.0, 6.6, 8, dtype=np.float32)
-"""In powers of two of a quarter of an hour."""
+_PATH = (15, 30, 60, 120, 180, 240, 360)  # minutes at which past days are compared with today
+_DAY_HARMONICS = 8
+_WEEK_HARMONICS = 3
+_LEAD_CENTRES = np.linspace(0.0, 6.6, 8, dtype=np.float32)  # powers of two of a quarter of an hour
 _LEAD_WIDTH = np.float32(0.8)
 RECENCY = 14.0
 """Days; a scale for how long ago a day was."""
 SWING_DAYS = 14
 """Days over which a swing is a mean."""
+# A swing is this many times the mean change within an hour: inputs are then of the order of one.
 _SWING_UNIT = 3.0
-"""A swing is this many times the mean change within an hour: inputs are then of the order of one.
-"""
-_FIRST_SWING, _LEAST_SWING = 0.5, 0.05
-"""Until a day is known, and where a meter stood still; in units of the scaled load."""
+# Until a day is known, and where a meter stood still; in units of the scaled load.
+_FIRST_SWING = 0.5
+_LEAST_SWING = 0.05
 
 
 class Layout(NamedTuple):
     """Which readings are looked at, in intervals of the data."""
 
-    seconds: int
-    """The interval."""
+    seconds: int  # the interval
     lookback: int
     around_day: tuple[int, ...]
     around_week: tuple[int, ...]
     path: tuple[int, ...]
-    num_days: int
-    """Past days that are compared with today."""
+    num_days: int  # past days that are compared with today
     num_covariates: int
-    ahead: tuple[int, ...] = ()
-    """Covariates that are known up to the target, by their place."""
-    has_lags: bool = True
-    """Whether the readings of a day and a week before are among the features."""
+    ahead: tuple[int, ...] = ()  # covariates that are known up to the target, by their place
+    has_lags: bool = True  # whether readings of a day and a week before are among the features
 
     @property
     def day(self) -> int:
@@ -115,31 +110,23 @@ def make_layout(
 class Inputs(NamedTuple):
     """What the network is given for some pairs of origin and lead."""
 
-    features: Any
-    """(batch, features)"""
-    likeness: Any
-    """(batch, days, likenesses)"""
+    features: Any  # (batch, features)
+    likeness: Any  # (batch, days, likenesses)
+    # (batch, days, 2) what a past day did after the same time of day: from its own level, and from
+    # today's.
     changes: Any
-    """(batch, days, 2) what a past day did after the same time of day: from its own level, and from
-    today's.
-    """
-    is_known: Any
-    """(batch, days) whether that day was read."""
+    is_known: Any  # (batch, days) whether that day was read
 
 
 class Series(NamedTuple):
     """One client's scaled series."""
 
+    # (time, 2 + covariates) the load, NaN where unknown, covariates, 0 where unknown, the swing.
     readings: Any
-    """(time, 2 + covariates) the load, NaN where unknown, covariates, 0 where unknown, and the
-    swing.
-    """
+    # (zones, time, 3) share of the local day, weekday / 7, and whether it is a holiday; reach to
+    # the last target.
     calendars: Any
-    """(zones, time, 3) share of the local day, weekday / 7, and whether it is a holiday; reach to
-    the last target.
-    """
-    zone: Any = 0
-    """() the client's zone."""
+    zone: Any = 0  # () the client's zone
 
     @property
     def load(self) -> Any:
@@ -166,7 +153,8 @@ def find_swings(load: np.ndarray, seconds: int) -> np.ndarray:
     """The swing (time,) at each time of a scaled load: its mean change within an hour over the last
     two weeks.
     """
-    hour, day = max(1, 3600 // seconds), _DAY // seconds
+    hour = max(1, 3600 // seconds)
+    day = _DAY // seconds
     changes = np.full(len(load), np.nan)
     changes[hour:] = np.abs(load[hour:].astype(np.float64) - load[:-hour])
     is_known = np.isfinite(changes)
@@ -174,7 +162,8 @@ def find_swings(load: np.ndarray, seconds: int) -> np.ndarray:
     totals, counts = (
         np.concatenate([[0.0], np.cumsum(x)]) for x in (np.where(is_known, changes, 0), is_known)
     )
-    total, count = totals[1:] - totals[since], counts[1:] - counts[since]
+    total = totals[1:] - totals[since]
+    count = counts[1:] - counts[since]
     share = np.minimum(count / day, 1)
     swing = share * _SWING_UNIT * total / np.maximum(count, 1) + (1 - share) * _FIRST_SWING
     return np.maximum(swing, _LEAST_SWING).astype(np.float32)
@@ -192,23 +181,24 @@ def cut(
     `plain_cut_days`.
     """
     cut_days = cut_days or partial(plain_cut_days, xp)
-    past = cut_days(series, layout, origins, leads) if layout.num_days else None
+    if layout.num_days:
+        past = cut_days(series, layout, origins, leads)
+    else:
+        nothing = xp.zeros((origins.shape[0], 0, 0), np.float32)
+        past = (nothing, nothing, xp.zeros((origins.shape[0], 0), bool))
     base = series.load[origins][:, None]
     swing = series.swing[origins][:, None]
-    origins, leads = origins[:, None], leads[:, None]
+    origins = origins[:, None]
+    leads = leads[:, None]
     columns = [_recent(xp, series, layout, origins, base) / swing, base, xp.log(swing)]
     if layout.has_lags:
         columns += _lags(xp, series, layout, origins, leads, base, swing)
     columns += [
         _calendar(xp, series, layout, origins + leads),
         _weather(xp, series, layout, origins, leads),
+        _lead(xp, layout, leads),
     ]
-    columns.append(_lead(xp, layout, leads))
-    features = xp.concatenate(columns, axis=-1)
-    if past is None:
-        nothing = xp.zeros((base.shape[0], 0, 0), np.float32)
-        past = nothing, nothing, xp.zeros((base.shape[0], 0), bool)
-    return Inputs(features, *past)
+    return Inputs(xp.concatenate(columns, axis=-1), *past)
 
 
 def _at(xp: Any, load: Any, times: Any) -> Any:
@@ -233,7 +223,8 @@ def _lags(
     week is known.
     """
     day = layout.day
-    around_day, around_week = np.array(layout.around_day), np.array(layout.around_week)
+    around_day = np.array(layout.around_day)
+    around_week = np.array(layout.around_week)
     steps = np.concatenate([around_day - day, around_week - 7 * day, -day * np.arange(2, 7)])
     found = _at(xp, series.load, xp.minimum(origins + leads + steps, origins))
     of_day, of_week, of_days = xp.split(
@@ -262,7 +253,8 @@ def _calendar(xp: Any, series: Series, layout: Layout, targets: Any) -> Any:
     rows = series.calendar[
         xp.clip(targets - back, 0, series.calendar.shape[0] - 1)
     ]  # (batch, 3, 3)
-    time_of_day, weekday = rows[:, :1, 0], xp.round(rows[:, :1, 1] * 7)
+    time_of_day = rows[:, :1, 0]
+    weekday = xp.round(rows[:, :1, 1] * 7)
     angles = xp.concatenate(
         [
             time_of_day * np.arange(1, _DAY_HARMONICS + 1, dtype=np.float32),
@@ -305,9 +297,12 @@ def plain_cut_days(
     """Likeness (batch, days, likenesses), changes (batch, days, 2) and which days were read (batch,
     days).
     """
-    load, day = series.load, layout.day
-    origins, leads = origins[:, None], leads[:, None]
-    base, swing = load[origins], series.swing[origins]
+    load = series.load
+    day = layout.day
+    origins = origins[:, None]
+    leads = leads[:, None]
+    base = load[origins]
+    swing = series.swing[origins]
     back = np.arange(1, layout.num_days + 1) * day
     path = np.array((0, *layout.path))
     then = origins - back  # (batch, days)
@@ -324,7 +319,8 @@ def plain_cut_days(
     arrived = series.calendar[
         xp.clip(xp.concatenate([origins, then], axis=-1) + leads, 0, series.calendar.shape[0] - 1)
     ]  # (batch, 1 + days, 3)
-    is_off, is_off_then = _is_off(xp, calendar), _is_off(xp, arrived)
+    is_off = _is_off(xp, calendar)
+    is_off_then = _is_off(xp, arrived)
     shape = then.shape
     facts = {
         Fact.LEVEL: xp.abs(base - level) / swing,

@@ -42,27 +42,21 @@ class Shape(NamedTuple):
 
 def param_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     """Every param's shape by name, such as short.body.0.weight."""
-    found: dict[str, tuple[int, ...]] = {}
-    num_inputs, width = shape.num_inputs, shape.width
-    for band in shape.bands:
-        if shape.layout.num_days:
-            likenesses = shape.layout.num_likenesses
-            found[f"{band}.days.0.weight"] = (SCORE_WIDTH, likenesses)
-            found[f"{band}.days.0.bias"] = (SCORE_WIDTH,)
-            found[f"{band}.days.1.weight"] = (NUM_HEADS, SCORE_WIDTH)
-            found[f"{band}.days.distance"] = (NUM_HEADS, likenesses)
-        found[f"{band}.body.0.weight"], found[f"{band}.body.0.bias"] = (width, num_inputs), (width,)
-        for k in range(1, NUM_LAYERS):
-            found[f"{band}.body.{k}.weight"], found[f"{band}.body.{k}.bias"] = (
-                (width, width),
-                (width,),
-            )
-        found[f"{band}.head.weight"], found[f"{band}.head.bias"] = (
-            (shape.num_outputs, width),
-            (shape.num_outputs,),
-        )
-        found[f"{band}.skip.weight"] = (shape.num_outputs, num_inputs)
-    return dict(sorted(found.items()))
+    layout = shape.layout
+    width = shape.width
+    own: dict[str, tuple[int, ...]] = {"body.0.weight": (width, shape.num_inputs)}
+    for k in range(NUM_LAYERS):
+        own.setdefault(f"body.{k}.weight", (width, width))
+        own[f"body.{k}.bias"] = (width,)
+    own["head.weight"] = (shape.num_outputs, width)
+    own["head.bias"] = (shape.num_outputs,)
+    own["skip.weight"] = (shape.num_outputs, shape.num_inputs)
+    if layout.num_days:
+        own["days.0.weight"] = (SCORE_WIDTH, layout.num_likenesses)
+        own["days.0.bias"] = (SCORE_WIDTH,)
+        own["days.1.weight"] = (NUM_HEADS, SCORE_WIDTH)
+        own["days.distance"] = (NUM_HEADS, layout.num_likenesses)
+    return dict(sorted((f"{band}.{name}", own[name]) for band in shape.bands for name in own))
 
 
 def band_names(band: str) -> list[str]:
@@ -79,9 +73,9 @@ def spread_of(name: str, fan_in: int) -> float:
     return 1.2 * fan_in**-0.5
 
 
-def _dense(weight: Any, bias: Any, inputs: Any) -> Any:
+def _dense(params: Mapping[str, Any], layer: str, inputs: Any) -> Any:
     """A linear layer."""
-    return inputs @ weight.T + bias
+    return inputs @ params[f"{layer}.weight"].T + params[f"{layer}.bias"]
 
 
 def plain_look_back(xp: Any, params: Sequence[Any], cut: Inputs) -> Any:
@@ -94,8 +88,8 @@ def plain_look_back(xp: Any, params: Sequence[Any], cut: Inputs) -> Any:
     weights = weights / weights.sum(axis=1, keepdims=True)
     moments = xp.concatenate([cut.changes, cut.changes**2], axis=-1)  # (batch, days, 4)
     pooled = xp.swapaxes(weights, 1, 2) @ moments  # (batch, heads, 4)
-    mean, square = pooled[..., :2], pooled[..., 2:]
-    spread = xp.sqrt(xp.maximum(square - mean**2, 0.0) + LEAST_VARIANCE)
+    mean = pooled[..., :2]
+    spread = xp.sqrt(xp.maximum(pooled[..., 2:] - mean**2, 0.0) + LEAST_VARIANCE)
     is_any = xp.where(cut.is_known.any(axis=1), 1.0, 0.0).astype(np.float32)[:, None, None]
     found = xp.concatenate([mean, spread], axis=-1) * is_any
     return found.reshape(found.shape[0], NUM_HEADS * POOLED)
@@ -117,15 +111,10 @@ def forecast_changes(
         if shape.layout.num_days:
             looked = look_back(xp, [params[f"{band}.{name}"] for name in DAYS], cut)
             x = xp.concatenate([x, looked], axis=-1)
-        hidden = _silu(
-            xp, _dense(params[f"{band}.body.0.weight"], params[f"{band}.body.0.bias"], x)
-        )
+        hidden = _silu(xp, _dense(params, f"{band}.body.0", x))
         for k in range(1, NUM_LAYERS):
-            hidden = hidden + _silu(
-                xp,
-                _dense(params[f"{band}.body.{k}.weight"], params[f"{band}.body.{k}.bias"], hidden),
-            )
-        out = _dense(params[f"{band}.head.weight"], params[f"{band}.head.bias"], hidden)
+            hidden = hidden + _silu(xp, _dense(params, f"{band}.body.{k}", hidden))
+        out = _dense(params, f"{band}.head", hidden)
         found.append(out + x @ params[f"{band}.skip.weight"].T)
     return xp.concatenate(found, axis=0)
 

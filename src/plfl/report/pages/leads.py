@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from plfl.forecast.leads import SHORT_MINUTES
 from plfl.forecast.metrics import mean_defined
-from plfl.forecast.views import SHORT_MINUTES
 from plfl.report.charts.lines import line_chart
 from plfl.report.charts.rows import MAX_NAMED_ROWS, Mark, Row, share_rows
 from plfl.report.rivals import find_scored, read_minutes

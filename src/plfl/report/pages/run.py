@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from plfl.forecast.metrics import POINT_METRICS
 from plfl.report.charts.lines import line_chart
 from plfl.report.charts.rows import STROKE, Mark, Row, bar_chart, stroke_chart
 from plfl.report.charts.scale import round_ticks, thin
@@ -154,7 +155,8 @@ def _draw_bars(shown: list[dict[str, Any]]) -> Markup:
 
 def _clients_table(clients: list[dict[str, Any]], baselines: list[str]) -> Markup:
     names = [name.replace("_", " ") for name in baselines]
-    errors = ["MASE in-sample", "MAE", "RMSE", "NRMSE", "load mean", "load sd", "windows"]
+    labels = [metric.label for metric in POINT_METRICS[1:]]
+    errors = [*labels, "load mean", "load sd", "windows"]
     rows = [_client_cells(client, baselines) for client in clients]
     return behind(
         table(["client", "MASE", "", *names, *errors], rows),
@@ -179,7 +181,7 @@ def _client_cells(client: dict[str, Any], baselines: list[str]) -> list[str | Ce
         cell("mase", ratio),
         left(remark),
         *(Cell(ratio(theirs.get(name)), f"{path}.baseline_mase.{name}") for name in baselines),
-        cell("mase_insample", ratio),
-        *map(cell, ("mae", "rmse", "nrmse", "load_mean", "load_sd")),
+        *(cell(m.name, ratio if m.style == "ratio" else number) for m in POINT_METRICS[1:]),
+        *map(cell, ("load_mean", "load_sd")),
         cell("num_windows", "{:,}".format),
     ]

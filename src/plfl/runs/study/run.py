@@ -47,7 +47,8 @@ from plfl.federate.federation import (
     optimizer_settings,
 )
 from plfl.federate.processes.devices import prepare, usable_cores
-from plfl.forecast.metrics import mean_defined
+from plfl.forecast import families
+from plfl.forecast.metrics import POINT_METRICS, mean_defined
 from plfl.forecast.windows import Task, make_task
 from plfl.recipes import make_recipe
 from plfl.report.grid import StoredStudy
@@ -162,7 +163,8 @@ class Run:
     @property
     def is_alone(self) -> bool:
         """Whether it runs by itself: a stack knows rounds only, and one view of the data."""
-        return self.config.model == "analog" or self.config.tune_rounds > 0
+        can_be_stacked = families.find(self.config.model).can_be_stacked
+        return not can_be_stacked or self.config.tune_rounds > 0
 
     def stack_key(self) -> str:
         """Equal for runs whose settings allow one stack."""
@@ -745,7 +747,7 @@ def _describe_source(place: Place, job: _Job) -> dict[str, Any]:
 def _as_csv(study: Study, parts: Sequence[dict[str, Any]]) -> str:
     """A row per run and client; fold 0 is the split of the config itself."""
     table = io.StringIO()
-    metrics = ("mase", "mase_insample", "mae", "rmse", "nrmse")
+    metrics = [metric.name for metric in POINT_METRICS]
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["source", "fold", *study.grid, "seed", "client", *metrics])
     for fold, run in ((fold, run) for fold, part in enumerate(parts) for run in part["runs"]):

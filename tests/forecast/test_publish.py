@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from plfl.data.generated import generate
-from plfl.forecast.calibrate import coverage, read_targets
+from plfl.forecast.calibrate import read_targets
+from plfl.forecast.metrics import coverage
+from plfl.forecast.publish import find_all_followed, fit_all, publish_all
 from plfl.forecast.windows import Task, make_task
-from plfl.runs.publishing import find_all_followed, fit_all, publish_all
 from small import analog_config
 
 
