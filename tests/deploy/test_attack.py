@@ -1,5 +1,5 @@
-"""The known attack on a shared LSTM (docs/threats.md): what it takes without a client's rules, and
-nothing with them.
+"""The known attack on a shared LSTM (docs/explanation/threats.md): what it takes without a client's
+rules, and nothing with them.
 
 The attacker is the server. It knows the params that it sent and sees the update. With one step of
 SGD on one window,

@@ -1,7 +1,8 @@
 """Every byte that real clients send in a whole run, caught before it is encrypted: searched, and
 counted.
 
-`pytest -n 0 -s tests/deploy/test_captured.py` shows the counts, which docs/federation.md quotes.
+`pytest -n 0 -s tests/deploy/test_captured.py` shows the counts, which
+docs/reference/federation.md quotes.
 """
 
 import base64

@@ -9,7 +9,7 @@ repaired   the reading is merged, filled or left out, and counted
 noted      nothing changes; worth knowing
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -397,18 +397,20 @@ class Finding:
         return self.place.client
 
     @property
+    def what(self) -> str:
+        """What is wrong, and where."""
+        where = f"{self.place}: " if str(self.place) else ""
+        return f"{self.code} {self.rule.title}: {where}{self.detail}"
+
+    @property
     def in_words(self) -> str:
-        """What is wrong, where, and the way out, with settings still marked (see `plfl.errors`)."""
-        return f"{self._what(self.place)}; {self.rule.fix}"
+        """What is wrong and the way out, with settings still marked (see `plfl.errors`)."""
+        return f"{self.what}; {self.rule.fix}"
 
     @property
     def reason(self) -> str:
-        """What is wrong and the way out on the command line, where it is clear what it is about."""
-        return in_shell(f"{self._what()}; {self.rule.fix}")
-
-    def _what(self, place: object = "") -> str:
-        where = f"{place}: " if str(place) else ""
-        return f"{self.code} {self.rule.title}: {where}{self.detail}"
+        """The same on the command line, where it is clear what it is about."""
+        return in_shell(replace(self, place=Place()).in_words)
 
     def __str__(self) -> str:
         return in_python(self.in_words)
@@ -430,7 +432,7 @@ class Fault(BadInput):
     """A finding that nothing can be read before it is fixed."""
 
     def __init__(self, finding: Finding) -> None:
-        super().__init__(finding.in_words)
+        super().__init__(finding.what, finding.rule.fix)
         self.finding = finding
 
 

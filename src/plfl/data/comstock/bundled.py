@@ -2,7 +2,7 @@
 one year.
 
 It was made with EnergyPlus (`tools/benchmark`) and is stored in ComStock's layout, so that
-ComStock's reader reads it. It is not ComStock; docs/benchmark.md says what it is.
+ComStock's reader reads it. It is not ComStock: docs/explanation/bundled_buildings.md.
 """
 
 from collections.abc import Sequence

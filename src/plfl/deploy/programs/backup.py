@@ -223,7 +223,8 @@ def _read_manifest(archive: Path, tar: tarfile.TarFile) -> tuple[Backup, Files]:
         if member.name != _MANIFEST or not _is_plain(member) or member.size > _LARGEST_MANIFEST:
             raise LookupError
         manifest = json.loads(_content(tar, member).read())
-        version, made_by = manifest["format"], manifest["plfl"]
+        version = manifest["format"]
+        made_by = manifest["plfl"]
         if version == FORMAT:
             backup, files = _parse_manifest(manifest)
     except _UNREADABLE:

@@ -118,7 +118,7 @@ class Node:
     def _knows(self, agreement: Agreement) -> bool:
         # Whether this is the plan that was agreed to last.
         with suppress(Refused):
-            return self.agreed.agreement == agreement
+            return self.agreed.agreement.digest == agreement.digest
         return False
 
     def _train(self, request: Message) -> Message:

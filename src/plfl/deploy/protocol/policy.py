@@ -5,9 +5,10 @@ All else (the model and its size, the optimizer and its rates, what of the histo
 is the recipe's as the client has it, with the changes that its own `policy.toml` agrees to.
 Parameters: no unit that comes may be larger than honest training makes one, since units that answer
 to single windows need that. Amounts: new plans, rounds and ends are counted, and so is processor
-time; what was answered before is answered again for nothing. docs/threats.md has the attacks that
-each of these keeps away. A client asks one function of each moment (a request, its settings, its
-training, ...): a new rule is a line in that one, and a field of `Policy` where it has a number.
+time; what was answered before is answered again for nothing. docs/explanation/threats.md has the
+attacks that each of these keeps away. A client asks one function of each moment (a request, its
+settings, its training, ...): a new rule is a line in that one, and a field of `Policy` where it has
+a number.
 """
 
 from collections.abc import Collection, Iterator, Mapping
