@@ -54,10 +54,12 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def show(self, at: str, figures: Sequence[str], done: float, total: float) -> None:
-        """Tell how far the work is; an observer calls it."""
+    def show(
+        self, at: str, figures: Sequence[str], done: float, total: float, *, may_grow: bool = False
+    ) -> None:
+        """Tell how far the work is, and whether there may be more than is known yet."""
         text = " · ".join(figures)
-        is_last = done == total
+        is_last = done == total and not may_grow
         self._bar.update(
             self._task,
             description=f"{at}, finishing" if is_last else at,

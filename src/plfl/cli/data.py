@@ -105,7 +105,7 @@ def _show(bar: Bar, progress: "Progress") -> None:
     """Files and bytes of a download; how many bytes there will be is not known."""
     at = f"{progress.num_done}/{progress.num_files} files"
     megabytes = f"{progress.num_bytes / 1e6:,.1f} MB"
-    bar.show(at, [megabytes], progress.num_done, progress.num_files)
+    bar.show(at, [megabytes], progress.num_done, progress.num_files, may_grow=True)
 
 
 def print_fetched(result: "FetchResult") -> None:

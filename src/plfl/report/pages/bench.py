@@ -7,22 +7,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from markupsafe import Markup
+
 from plfl.report.charts.lines import line_chart
 from plfl.report.charts.rows import amount_chart
 from plfl.report.render import render_page
-from plfl.report.tables import left, table
-from plfl.report.words import DASH, amount, counted, duration
+from plfl.report.words import DASH, counted
 
-_HEAD = ["system", "client-steps/s", "ours is", "warm-up", "with", "rounds", "versions"]
-_SWEEP_HEAD = [
-    "clients",
-    "cores",
-    "client-steps/s",
-    "µs per client-step",
-    "of the limit",
-    "peak memory",
-    "days each",
-]
 _YEAR = 365  # Days of data that each client has, if memory allows
 _BUSY = 0.5  # A load from which on a machine is not quiet
 
@@ -40,7 +31,12 @@ def make_page(_: Path, result: dict[str, Any]) -> str:
         verdict=say_verdict(result),
         work=say_work(result),
         load=say_load(result),
-        sections=[_sweep(result)] if result["sweep"] else [_comparison(point) for point in points],
+        say_place=say_place,
+        say_days=say_days,
+        say_rate=say_rate,
+        draw_systems=_draw_systems,
+        say_rounds=_say_rounds,
+        sweep_chart=_draw_sweep(points, result["sweep"]) if result["sweep"] else None,
     )
 
 
@@ -103,72 +99,31 @@ def say_rate(one: dict[str, Any]) -> str:
     return f"{rate:,.0f}" if rate else f"not measured: {one['reason']}"
 
 
-def _comparison(point: dict[str, Any]) -> dict[str, Any]:
+def _draw_systems(point: dict[str, Any]) -> Markup:
     limit = point["limit_client_steps_per_second"]
-    title = say_place(point)
     bars = [
         (one["label"], one["client_steps_per_second"] or 0.0, say_rate(one) + _times(one))
         for one in point["systems"]
     ]
-    return {
-        "title": title,
-        "chart": amount_chart(
-            [*bars, ("limit", limit, f"{limit:,.0f}")],
-            label=f"client-steps/s of each system with {title}",
-        ),
-        "table": table(
-            _HEAD,
-            [_system_row(one) for one in point["systems"]],
-            label=f"of systems with {point['clients']} clients",
-        ),
-        "notes": list(filter(None, [say_days(point)])),
-    }
+    label = f"client-steps/s of each system with {say_place(point)}"
+    return amount_chart([*bars, ("limit", limit, f"{limit:,.0f}")], label=label)
 
 
 def _times(one: dict[str, Any]) -> str:
     return f" (ours is {one['ratio']:,.1f} x)" if one["ratio"] and one["name"] != "plfl" else ""
 
 
-def _system_row(one: dict[str, Any]) -> list[Any]:
-    is_measured = one["client_steps_per_second"] is not None
-    versions = ", ".join(f"{name} {text}" for name, text in one.get("versions", {}).items())
+def _say_rounds(one: dict[str, Any]) -> str:
     rates = one.get("rates")
-    return [
-        one["label"],
-        say_rate(one),
-        f"{one['ratio']:,.1f} x" if one["ratio"] else DASH,
-        duration(one["warmup_seconds"]) if is_measured else DASH,
-        left(one.get("how", DASH)),
-        f"{len(rates)}, median {median(rates):,.0f}" if rates else DASH,
-        left(versions or DASH),
-    ]
+    return f"{len(rates)}, median {median(rates):,.0f}" if rates else DASH
 
 
-def _sweep(result: dict[str, Any]) -> dict[str, Any]:
-    kind = result["sweep"]
-    title = f"client-steps/s against {kind}"
-    curve = []
-    ticks = {}
-    rows = []
-    for point in result["points"]:
-        rate = point["systems"][0]["client_steps_per_second"]
-        at = log10(point[kind]) if kind == "clients" else point[kind]
-        curve.append((at, rate))
-        ticks[at] = f"{point[kind]:,}"
-        rows.append(
-            [
-                f"{point['clients']:,}",
-                f"{point['cores']:,}",
-                f"{rate:,.0f}",
-                f"{1e6 / rate:.3g}",
-                f"{point['roofline_fraction']:.0%}",
-                amount(point["peak_bytes"]),
-                f"{point['days']:,}",
-            ]
-        )
-    return {
-        "title": title,
-        "chart": line_chart({"curve l1": curve}, ticks, label=title, has_zero=True),
-        "table": table(_SWEEP_HEAD, rows),
-        "notes": list(dict.fromkeys(filter(None, map(say_days, result["points"])))),
-    }
+def _draw_sweep(points: list[dict[str, Any]], kind: str) -> Markup:
+    places = [log10(point[kind]) if kind == "clients" else point[kind] for point in points]
+    rates = [point["systems"][0]["client_steps_per_second"] for point in points]
+    return line_chart(
+        {"curve l1": list(zip(places, rates, strict=True))},
+        {at: f"{point[kind]:,}" for at, point in zip(places, points, strict=True)},
+        label=f"client-steps/s against {kind}",
+        has_zero=True,
+    )
