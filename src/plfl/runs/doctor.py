@@ -109,5 +109,5 @@ def examine(data: Any, config: Config) -> Diagnosis:
     try:
         more = find_refusals(loaded.panel, config) if loaded.panel else []
     except BadInput as error:  # durations that do not fit the data's interval
-        more = [Finding("PLF114", 1, Place(), str(error))]
+        more = [Finding("PLF114", 1, Place(), error.what)]
     return Diagnosis(sources, loaded.panel, (*loaded.findings, *more))
