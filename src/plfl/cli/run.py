@@ -69,8 +69,8 @@ def run(
     """Train and evaluate one federation.
 
     RECIPE is the starting point: `forecast`, the best forecaster, if left out; `paper` is the
-    network and protocol of Bose, Zhang and Kim. Every setting (docs/config.md) can be changed with
-    --set.
+    network and protocol of Bose, Zhang and Kim. Every setting (docs/reference/config.md) can be
+    changed with --set.
     """
     processes.join()
     values = _join_options(parse_settings(settings or []), data, seed)

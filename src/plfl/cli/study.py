@@ -26,7 +26,7 @@ def study(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A study that comes with plfl (paper), or a TOML file; see docs/studies.md."
+            help="A study that comes with plfl (paper), or a TOML file: docs/howto/run_a_study.md."
         ),
     ] = None,
     data: Annotated[
