@@ -25,9 +25,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plfl.bench.work import count_flop
+from plfl.bench.measure import count_flop
 from plfl.data.generated import generate
-from plfl.federate.federation import complete, make_plan
+from plfl.federate.plan import complete, make_plan
 from plfl.federate.processes.devices import prepare
 from plfl.forecast.layers.dense import dense
 from plfl.forecast.layers.lstm import lstm

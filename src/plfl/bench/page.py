@@ -23,34 +23,24 @@ _SWEEP_HEAD = [
     "days each",
 ]
 
-_BUSY = 0.5
-"""A load from which on a machine is not quiet."""
+_BUSY = 0.5  # a load from which on a machine is not quiet
 
 
 def make_page(result: dict[str, Any]) -> str:
     """The HTML of a benchmark's page, from its result alone."""
-    machine, points = result["machine"], result["points"]
+    machine = result["machine"]
+    points = result["points"]
     device = machine["processor"] if points[0]["platform"] == "cpu" else machine["device"]
-    facts = " · ".join(
-        [
-            device,
-            f"{machine['cores']} cores",
-            machine["system"],
-            f"plfl {result['versions']['plfl']}",
-        ]
-    )
-    what = (
-        f"plfl bench: speed against {result['sweep']}"
-        if result["sweep"]
-        else "plfl bench: speed beside peers"
-    )
+    version = f"plfl {result['versions']['plfl']}"
+    facts = " · ".join([device, f"{machine['cores']} cores", machine["system"], version])
+    what = f"against {result['sweep']}" if result["sweep"] else "beside peers"
     sections = [_sweep(result)] if result["sweep"] else [_comparison(point) for point in points]
     warning = f'<p class="warning">{escape(said)}</p>' if (said := say_load(result)) else ""
     body = (
         f'<header><p class="facts">{escape(facts)}</p><h1>{escape(say_verdict(result))}</h1>'
         f"<p>{escape(say_work(result))}</p>{warning}</header><main>{''.join(sections)}</main>\n"
     )
-    return fill(what, body)
+    return fill(f"plfl bench: speed {what}", body)
 
 
 def say_verdict(result: dict[str, Any]) -> str:
@@ -80,13 +70,12 @@ def say_work(result: dict[str, Any]) -> str:
 
 def say_load(result: dict[str, Any]) -> str:
     """A warning, if other programs were at work when the benchmark began."""
-    load, cores = result["machine"]["load_before"], result["machine"]["cores"]
-    if load < _BUSY:
-        return ""
-    return (
-        f"Other programs were at work (load {load:.1f} on {cores} cores): measure again when the "
-        "machine is quiet."
+    load = result["machine"]["load_before"]
+    said = (
+        f"Other programs were at work (load {load:.1f} on {result['machine']['cores']} cores): "
+        "measure again when the machine is quiet."
     )
+    return said if load >= _BUSY else ""
 
 
 def say_rate(one: dict[str, Any]) -> str:
@@ -97,10 +86,8 @@ def say_rate(one: dict[str, Any]) -> str:
 
 def _comparison(point: dict[str, Any]) -> str:
     limit = point["limit_client_steps_per_second"]
-    rows = [
-        (one["label"], one["client_steps_per_second"] or 0.0, say_rate(one) + _times(one))
-        for one in point["systems"]
-    ]
+    systems = point["systems"]
+    rows = [(one["label"], one["client_steps_per_second"] or 0.0, _amount(one)) for one in systems]
     rows.append(("limit", limit, f"{limit:,.0f}"))
     title = say_place(point)
     chart = amount_chart(rows, label=f"client-steps/s of each system with {title}")
@@ -109,8 +96,9 @@ def _comparison(point: dict[str, Any]) -> str:
     )
 
 
-def _times(one: dict[str, Any]) -> str:
-    return f" (ours is {one['ratio']:,.1f} x)" if one["ratio"] and one["name"] != "plfl" else ""
+def _amount(one: dict[str, Any]) -> str:
+    has_ratio = one["ratio"] and one["name"] != "plfl"
+    return say_rate(one) + (f" (ours is {one['ratio']:,.1f} x)" if has_ratio else "")
 
 
 def _systems_table(point: dict[str, Any]) -> str:
@@ -135,7 +123,8 @@ def _systems_table(point: dict[str, Any]) -> str:
 
 
 def _sweep(result: dict[str, Any]) -> str:
-    points, kind = result["points"], result["sweep"]
+    points = result["points"]
+    kind = result["sweep"]
     place = {
         point[kind]: log10(point[kind]) if kind == "clients" else point[kind] for point in points
     }
@@ -177,12 +166,11 @@ def say_place(point: dict[str, Any]) -> str:
 
 def say_days(point: dict[str, Any]) -> str:
     """What differs from a whole year of data."""
-    if point["days"] >= YEAR:
-        return ""
-    return (
+    said = (
         f"With {point['clients']:,} clients each has {point['days']} days of data, so that all "
         "fit into memory."
     )
+    return said if point["days"] < YEAR else ""
 
 
 def _note(point: dict[str, Any]) -> str:

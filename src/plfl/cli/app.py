@@ -403,18 +403,19 @@ def study(
     values = parse_settings(settings or [])
     with status("loading JAX ..."):
         from plfl.runs import folder as runfolder
-        from plfl.runs.study import run as study
+        from plfl.runs.study.definition import load_study
+        from plfl.runs.study.run import resume_study, run_study
     if resume is not None:
         if name or data or settings or seeds or folds is not None or is_quick or out:
             raise BadInput("--resume goes on with the study as it is", "leave out everything else")
         with StudyBar() as bar:
-            folder = study.resume_study(resume, observer=bar.show)
+            folder = resume_study(resume, observer=bar.show)
     else:
         changes = {"data": data, "seeds": seeds, "folds": folds, "settings": values or None}
-        chosen = study.load_study(name or "paper", is_quick=is_quick, **changes)
+        chosen = load_study(name or "paper", is_quick=is_quick, **changes)
         with StudyBar() as bar:
             place = out or runfolder.unused_name(f"study-{chosen.name}")
-            folder = study.run_study(chosen, place, observer=bar.show)
+            folder = run_study(chosen, place, observer=bar.show)
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     if is_json:
         typer.echo(json.dumps(result | {"folder": str(folder)}, allow_nan=False))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from plfl.runs.adapt import Progress as AdaptProgress
     from plfl.runs.doctor import Diagnosis
     from plfl.runs.results import Result
-    from plfl.runs.study.run import StudyProgress
+    from plfl.runs.study.jobs import StudyProgress
     from plfl.runs.train import Progress
 
 _MAX_ROWS = 24

@@ -28,7 +28,7 @@ REASONS = (
     "the weight is too large",
     "the norm is too large",
 )
-_ACCEPTED, _ABSENT, _NOT_FINITE, _BAD_WEIGHT, _HUGE_WEIGHT, _HUGE_NORM = range(len(REASONS))
+ACCEPTED, _ABSENT, _NOT_FINITE, _BAD_WEIGHT, _HUGE_WEIGHT, _HUGE_NORM = range(len(REASONS))
 _REMEMBERED_ROUNDS = 16
 
 
@@ -175,7 +175,7 @@ def screen(
     """
     is_finite, norms = measure(updates, losses)
     verdicts = judge(is_finite, norms, weights, has_answered, limits)
-    is_good = verdicts == _ACCEPTED
+    is_good = verdicts == ACCEPTED
     return zero_rows(updates, is_good), jnp.where(is_good, weights, 0), verdicts
 
 
@@ -217,7 +217,7 @@ def judge(
             ~jnp.isfinite(norms) | ((median > 0) & ~(norms / limits.max_norm_ratio <= median)),
         ],
         [_ABSENT, _NOT_FINITE, _BAD_WEIGHT, _HUGE_WEIGHT, _HUGE_NORM],
-        _ACCEPTED,
+        ACCEPTED,
     )
 
 

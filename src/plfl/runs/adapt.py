@@ -27,9 +27,9 @@ from plfl.data.rules import Finding
 from plfl.data.sources import Loaded, load_frame, load_sources
 from plfl.errors import BadInput
 from plfl.federate import checkpoint
-from plfl.federate.engines.resident import Engine
-from plfl.federate.engines.stream import Stream
-from plfl.federate.federation import Federation, complete
+from plfl.federate.engines import make_engine
+from plfl.federate.engines.engine import Engine
+from plfl.federate.plan import complete, make_plan
 from plfl.federate.processes.devices import prepare
 from plfl.federate.round import FederationState
 from plfl.forecast.calibrate import Calibration
@@ -42,7 +42,7 @@ from plfl.report.adapt_page import make_page
 from plfl.runs import folder as runfolder
 from plfl.runs.publishing import fit_all, publish
 from plfl.runs.results import ClientResult, describe_personal, score_clients
-from plfl.runs.tuning import Choice, Tuner, fine_tune, full_params, train
+from plfl.runs.tuning import Choice, Tuner, fine_tune, train
 from plfl.storage import write_json, write_text
 
 CURVE_DAYS = (3, 7, 14, 28)
@@ -183,7 +183,7 @@ def adapt(
         tuned = _tune(config, task, run.params, devices, "adapting", tell)
         calibrations = fit_all(task, tuned.engine.predict(tuned.state, "validation"))
         if place is not None:
-            params = full_params(tuned.tuner.alone, tuned.state)
+            params = tuned.engine.full_params(tuned.state)
             deploy_all(place, task, config, params, calibrations)
         points = [_measure(panel, config, run.params, devices, days, tell) for days in lengths]
         result = Adaptation(
@@ -374,8 +374,8 @@ class _Tuned(NamedTuple):
     """(clients, ...) the shared params, a row for each."""
 
     @property
-    def engine(self) -> Engine | Stream:
-        return self.tuner.alone.engine
+    def engine(self) -> Engine:
+        return self.tuner.alone
 
 
 def _tune(
@@ -387,12 +387,12 @@ def _tune(
     tell: Observer,
 ) -> _Tuned:
     """Every meter tunes a copy of the shared model, and keeps what its validation part rewards."""
-    federation = Federation(config, task, None, devices)
-    begun, tuner = federation.start_from(params), Tuner(federation, _CAUTION)
+    engine = make_engine(make_plan(config, task), devices)
+    begun, tuner = engine.start_from(params), Tuner(engine, _CAUTION)
     total = config.tune_rounds
     tell(Progress(at, 0, total))
     state, choices = tuner.tune(begun, lambda done: tell(Progress(at, done, total)))
-    return _Tuned(tuner, state, choices, full_params(federation, begun))
+    return _Tuned(tuner, state, choices, engine.full_params(begun))
 
 
 def _describe(
@@ -466,11 +466,11 @@ def _measure(
     tuned = _tune(config, task, params, devices, f"curve, {days} days", tell)
     shared = fine_tune(tuned.tuner.alone, dict[str, Any](tuned.shared), 0)
     tell(Progress(f"curve, {days} days, local", config.tune_rounds, config.tune_rounds))
-    local = Federation(_alone(config), task, None, devices)
+    local = make_engine(make_plan(_alone(config), task), devices)
     scores = {
         "adapted": _score(task, tuned.engine, tuned.state),
         "shared": _score(task, tuned.engine, shared),
-        "local": _score(task, local.engine, train(local)),
+        "local": _score(task, local, train(local)),
     }
     return {
         "days": days,
@@ -484,7 +484,7 @@ def _alone(config: Config) -> Config:
     return config.model_copy(update={"personal": PERSONAL_ALIASES["all"], "fraction": 1.0})
 
 
-def _score(task: Task, engine: Engine | Stream, state: FederationState) -> dict[str, ClientResult]:
+def _score(task: Task, engine: Engine, state: FederationState) -> dict[str, ClientResult]:
     """Errors on the test part of what is published, by meter."""
     _, published = publish(task, engine, state)
     known = set(task.panel.ids)

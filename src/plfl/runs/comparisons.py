@@ -16,16 +16,18 @@ import numpy as np
 from plfl.config import PERSONAL_ALIASES, Config
 from plfl.errors import BadInput
 from plfl.federate.client import ClientState, LocalTraining, client_update
-from plfl.federate.federation import Federation, make_plan
+from plfl.federate.engines import make_engine
+from plfl.federate.engines.engine import Engine
 from plfl.federate.params import batches_key, client_keys, personal_key
 from plfl.federate.partition import make_partition
+from plfl.federate.plan import make_plan
 from plfl.federate.processes.devices import usable_cores
 from plfl.forecast.baselines.boosting import LEAVES, boosted, import_lightgbm
 from plfl.forecast.baselines.ridge import ridge
-from plfl.forecast.models import Model, Params
+from plfl.forecast.models import Model, Params, check_model, make_model
 from plfl.forecast.views import Aligned, ClientData
 from plfl.forecast.windows import Task
-from plfl.runs.tuning import fine_tune, sent_params, train
+from plfl.runs.tuning import fine_tune, train
 
 PERSONAL = {
     "fl": PERSONAL_ALIASES["none"],
@@ -78,8 +80,9 @@ def find_own(config: Config, task: Task, model: Model | None = None) -> str | No
     """Which of the paper's three the run of this config is; None if its partition is none of
     theirs.
     """
-    partition = make_plan(config, task, model).training.partition
-    params = partition.shared + partition.personal
+    model = model or make_model(config, task)
+    params = tuple(check_model(model, task))
+    partition = make_partition(params, config.personal)
     for name, patterns in PERSONAL.items():
         with suppress(BadInput):  # a model of the user's own need not have a head of that name
             if set(make_partition(params, patterns).personal) == set(partition.personal):
@@ -219,19 +222,19 @@ class _Comparison:
                 return self._plain[0]
             case "fl_finetuned":
                 return self._fine_tuned()
-        federation = (
-            self._alone if name == "local" and self.config.fraction == 1 else self._federation(name)
+        engine = (
+            self._alone if name == "local" and self.config.fraction == 1 else self._engine(name)
         )
-        return federation.engine.predict(train(federation), self.part)
+        return engine.predict(train(engine), self.part)
 
-    def _federation(self, name: str, **changes: float) -> Federation:
+    def _engine(self, name: str, **changes: float) -> Engine:
         personal = (
             ANALOG_HEAD
             if name == "plfl" and isinstance(self.task.view, Aligned)
             else PERSONAL[name]
         )
         config = self.config.model_copy(update={"personal": personal, **changes})
-        return Federation(config, self.task, self.model, self.devices)
+        return make_engine(make_plan(config, self.task, self.model), self.devices)
 
     def _fine_tuned(self) -> list[np.ndarray]:
         """Plain FL, then alone: a quarter of the rounds more, or the config's own tuning without a
@@ -241,19 +244,19 @@ class _Comparison:
             alone, num_rounds = self._alone, -(-self.config.rounds // 4)
         else:
             num_rounds = self.config.tune_rounds
-            alone = self._federation(
+            alone = self._engine(
                 "local", fraction=1.0, rounds=num_rounds, client_lr=self.config.tune_lr
             )
-        return alone.engine.predict(fine_tune(alone, self._plain[1], num_rounds), self.part)
+        return alone.predict(fine_tune(alone, self._plain[1], num_rounds), self.part)
 
     @cached_property
     def _plain(self) -> tuple[list[np.ndarray], Params]:
         """Plain FL: its forecasts, and the params (clients, ...) that its clients end with."""
-        federation = self._federation("fl")
-        state = train(federation)
-        return federation.engine.predict(state, self.part), sent_params(federation, state)
+        engine = self._engine("fl")
+        state = train(engine)
+        return engine.predict(state, self.part), engine.sent_params(state)
 
     @cached_property
-    def _alone(self) -> Federation:
+    def _alone(self) -> Engine:
         """Every client for itself, in every round."""
-        return self._federation("local", fraction=1.0)
+        return self._engine("local", fraction=1.0)

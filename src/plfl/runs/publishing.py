@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from plfl.federate.engines.resident import Engine
-from plfl.federate.engines.stream import Stream
+from plfl.federate.engines.engine import Engine
 from plfl.federate.round import FederationState
 from plfl.forecast.calibrate import (
     Calibration,
@@ -29,7 +28,7 @@ from plfl.forecast.windows import Task
 
 
 def publish(
-    task: Task, engine: Engine | Stream, state: FederationState
+    task: Task, engine: Engine, state: FederationState
 ) -> tuple[list[Calibration], list[np.ndarray]]:
     """Every client's calibration, and what it publishes of its test part (windows, leads,
     quantiles), scaled.

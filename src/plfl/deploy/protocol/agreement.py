@@ -21,8 +21,8 @@ from plfl._version import __version__
 from plfl.config import TABLE_FIELDS, Config
 from plfl.data.panel import Panel
 from plfl.errors import BadInput
-from plfl.federate.federation import Plan, complete, make_plan
 from plfl.federate.guard import Guard
+from plfl.federate.plan import Plan, complete, make_plan
 from plfl.forecast.windows import Task, make_task
 
 AT_HOME = {"data", "device", "chunk", "cores", "checkpoint_seconds", "deterministic", *TABLE_FIELDS}

@@ -26,11 +26,11 @@ from plfl.deploy.protocol.pace import STALLED, can_close, closing_time, find_res
 from plfl.errors import BadInput, Interrupted, RunFailed, Transient
 from plfl.federate import checkpoint
 from plfl.federate.checkpoint import Snapshot, Stamp
-from plfl.federate.federation import count_batch, count_steps
 from plfl.federate.gate import REASONS, Door, Reply
 from plfl.federate.params import client_keys, cohort_ticket, shared_key
+from plfl.federate.plan import count_batch, count_steps
 from plfl.federate.round import Answers, FederationState, cohort_size, run_round, stack_replies
-from plfl.federate.server import ServerState
+from plfl.federate.server import ServerState, join
 from plfl.forecast.models import Params
 from plfl.storage import digest
 
@@ -240,16 +240,8 @@ class Coordinator:
         new = [client for client in now if client not in self.ids]
         if not new:
             return
-        before, self.ids = self.state, [*self.ids, *new]
-        fresh = self.plan.server.init(before.common["x"], len(self.ids))
-
-        def extend(old: Any, more: Any) -> Any:
-            return jnp.concatenate([old, more[len(old) :]]) if np.ndim(old) else old
-
-        self.state = before._replace(
-            per_client=jax.tree.map(extend, before.per_client, fresh.per_client),
-            weight=extend(before.weight, fresh.weight),
-        )
+        self.ids = [*self.ids, *new]
+        self.state = join(self.plan.server, self.state, len(new))
         log.info("clients joined the roster: %s", ", ".join(new))
 
     def _leave_if_stopped(self) -> None:

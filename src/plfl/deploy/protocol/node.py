@@ -42,8 +42,8 @@ from plfl.deploy.protocol.policy import (
 )
 from plfl.errors import BadInput, RunFailed
 from plfl.federate.client import ClientState, LocalTraining, client_update
-from plfl.federate.federation import Plan
 from plfl.federate.params import batches_key, client_keys, personal_key
+from plfl.federate.plan import Plan
 from plfl.forecast.models import Params
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, find_refusals, make_task

@@ -19,8 +19,8 @@ from plfl.config import Config
 from plfl.deploy.files.settings import FREE, Policy
 from plfl.deploy.protocol.agreement import AT_HOME
 from plfl.deploy.protocol.messages import END, PLAN, TRAIN, Message
-from plfl.federate.federation import complete
 from plfl.federate.guard import Guard
+from plfl.federate.plan import complete
 from plfl.recipes import make_recipe
 
 _ASKED: dict[str, dict[str, type]] = {

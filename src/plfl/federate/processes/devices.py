@@ -26,7 +26,7 @@ def prepare(
     device: Literal["auto", "cpu", "gpu"], cores: int | None, *, deterministic: bool = False
 ) -> list[jax.Device]:
     """The devices to train on, of all processes: one GPU of each, or one CPU device per core."""
-    wanted = cores or processes.share_of_cores(_affinity(), usable_cores())
+    wanted = cores or processes.share_of_cores(core_numbers(), usable_cores())
     _set_before_first_use(wanted, deterministic)
     _use_compilation_cache()
     library.begin()
@@ -70,10 +70,13 @@ def usable_cores() -> int:
     in a container.
     """
     quota = cpu_quota()
-    return len(_affinity()) if quota is None else max(1, min(len(_affinity()), math.ceil(quota)))
+    return (
+        len(core_numbers()) if quota is None else max(1, min(len(core_numbers()), math.ceil(quota)))
+    )
 
 
-def _affinity() -> set[int]:
+def core_numbers() -> set[int]:
+    """The cores that this process may run on."""
     return (
         os.sched_getaffinity(0)
         if hasattr(os, "sched_getaffinity")

@@ -98,7 +98,7 @@ def share(value: T) -> list[T]:
     return _line.share(value) if _line else [value]
 
 
-def told(decide: Callable[[], T]) -> T:
+def decide_once(decide: Callable[[], T]) -> T:
     """What the first process decides; the others wait for it. A value that JSON can carry."""
     if _line is None:
         return decide()
@@ -170,7 +170,7 @@ def connect_jax(gpu: int | None) -> None:
         return
     hosts = share(socket.gethostname())
     host = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
-    port = told(_free_port)
+    port = decide_once(_free_port)
     if not is_writer():
         host, port = relay(host, port)
     os.environ["no_grpc_proxy"] = host  # noqa: SIM112 (that is its name)
