@@ -21,7 +21,7 @@ from plfl.bench.measure import make_work
 from plfl.config import Config
 from plfl.federate.engines import make_engine
 from plfl.federate.params import batches_key, client_keys
-from plfl.federate.plan import make_plan, optimizer_settings
+from plfl.federate.plan import make_plan
 from plfl.federate.processes.devices import prepare
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, stack_clients
@@ -40,7 +40,6 @@ def save_work(
     engine = make_engine(plan, devices)
     start = engine.fetch(engine.init())
     origins, losses = _check(config, _first(task, CHECK_CLIENTS), devices)
-    client, server = optimizer_settings(config)
     sizes = {
         "clients": task.panel.num_clients,
         "features": task.num_features,
@@ -50,8 +49,8 @@ def save_work(
         "mlp": list(config.mlp),
         "batch": config.batch,
         "local_steps": config.local_steps,
-        **client,
-        "server_lr": server["lr"],
+        **plan.client_settings,
+        "server_lr": plan.server_settings["lr"],
         "torch_device": "cpu" if devices[0].platform == "cpu" else "cuda",
         **{name: request[name] for name in MEASUREMENT},
     }

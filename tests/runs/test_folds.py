@@ -163,7 +163,7 @@ def small_study(source: str, **changes) -> Study:
 def test_too_many_folds_are_refused_with_the_way_out(tmp_path):
     study = small_study("generated:2?days=10", folds=400, baselines=[])
     with pytest.raises(
-        BadInput, match=r"fold 1 of generated:2\?days=10 \(2018-01-01 to .* Ask for fewer folds"
+        BadInput, match=r"fold 1 of generated:2\?days=10 \(2018-01-01 to .* ask for fewer folds"
     ):
         run_study(study, tmp_path / "study")
 

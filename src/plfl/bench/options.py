@@ -15,10 +15,10 @@ _SWEPT_CLIENTS = (12, 120, 1_200, 12_000)
 class System(NamedTuple):
     """Something that trains federations."""
 
+    # At most 14 characters, as charts show.
     label: str
-    """At most 14 characters, as charts show."""
+    # Which environment it runs in; none for ours.
     peer: str = ""
-    """Which environment it runs in; none for ours."""
 
 
 SYSTEMS = {
@@ -34,25 +34,24 @@ PEERS = tuple(dict.fromkeys(system.peer for system in SYSTEMS.values() if system
 class Options:
     """One benchmark."""
 
+    # Federations of so many clients; 12 when left out, up to 12,000 in a sweep over clients.
     clients: tuple[int, ...] = ()
-    """Federations of so many clients; 12 when left out, up to 12,000 in a sweep over clients."""
+    # Kinds of other systems to measure.
     peers: tuple[str, ...] = PEERS
-    """Kinds of other systems to measure."""
+    # Measure ours alone, over `clients` or `cores`.
     sweep: str | None = None
-    """Measure ours alone, over `clients` or `cores`."""
     device: str = "auto"
+    # CPU cores for every system; all that this process may use when left out.
     cores: int | None = None
-    """CPU cores for every system; all that this process may use when left out."""
+    # Measured rounds at least, of which the best counts.
     rounds: int = 5
-    """Measured rounds at least, of which the best counts."""
+    # Every system, and the limit, is measured for so long at least: a short round meets other
+    # programs by chance.
     min_seconds: float = 5.0
-    """Every system, and the limit, is measured for so long at least: a short round meets other
-    programs by chance.
-    """
+    # Whether peers use PyTorch's fused Adam instead of its default.
     is_fused: bool = False
-    """Whether peers use PyTorch's fused Adam instead of its default."""
+    # No further round is begun after so long; one is always measured.
     max_seconds: float = 60.0
-    """No further round is begun after so long; one is always measured."""
 
     def __post_init__(self) -> None:
         sweeps = ("clients", "cores")

@@ -86,8 +86,10 @@ def say_rate(one: dict[str, Any]) -> str:
 
 def _comparison(point: dict[str, Any]) -> str:
     limit = point["limit_client_steps_per_second"]
-    systems = point["systems"]
-    rows = [(one["label"], one["client_steps_per_second"] or 0.0, _amount(one)) for one in systems]
+    rows = [
+        (one["label"], one["client_steps_per_second"] or 0.0, say_rate(one) + _say_times(one))
+        for one in point["systems"]
+    ]
     rows.append(("limit", limit, f"{limit:,.0f}"))
     title = say_place(point)
     chart = amount_chart(rows, label=f"client-steps/s of each system with {title}")
@@ -96,9 +98,8 @@ def _comparison(point: dict[str, Any]) -> str:
     )
 
 
-def _amount(one: dict[str, Any]) -> str:
-    has_ratio = one["ratio"] and one["name"] != "plfl"
-    return say_rate(one) + (f" (ours is {one['ratio']:,.1f} x)" if has_ratio else "")
+def _say_times(one: dict[str, Any]) -> str:
+    return f" (ours is {one['ratio']:,.1f} x)" if one["ratio"] and one["name"] != "plfl" else ""
 
 
 def _systems_table(point: dict[str, Any]) -> str:

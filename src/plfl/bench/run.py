@@ -30,8 +30,8 @@ from plfl.federate.processes.devices import core_numbers, usable_cores
 from plfl.runs import folder as runfolder
 from plfl.storage import write_json, write_text
 
+# Where a checkout has what asks the other systems.
 PEERS = Path(__file__).parents[3] / "benchmarks" / "peers" / "asking.py"
-"""Where a checkout has what asks the other systems."""
 _NO_PEERS = "peers need a checkout of plfl (benchmarks/peers), and this is the package alone"
 _LONGEST_SECONDS = 3600
 _QUIET = {
@@ -147,27 +147,19 @@ class Bench:
 def run_bench(
     options: Options, folder: Path, observer: Observer = lambda progress: None
 ) -> dict[str, Any]:
-    """Measure, write result.json and report.html into a new folder, and return what was found."""
+    """Measure, write result.json and report.html into a new folder, and return what was found:
+    figures of the first federation by name, then all of them.
+    """
     bench = Bench(options, observer)
     runfolder.create(folder)
     begun = time.perf_counter()
-    load = os.getloadavg()[0]
-    result = _summarise(bench.run(), options, load) | {"seconds": time.perf_counter() - begun}
-    write_json(folder / "result.json", result)
-    write_text(folder / "report.html", make_page(result))
-    return result
-
-
-def _summarise(points: list[dict[str, Any]], options: Options, load: float) -> dict[str, Any]:
-    """The result: figures of the first federation by name, then all of them; `load` is what others
-    kept busy.
-    """
+    load = os.getloadavg()[0]  # what others kept busy
+    points = bench.run()
     first = points[0]
-    return {
-        "client_steps_per_second": {
-            one["name"]: one["client_steps_per_second"] for one in first["systems"]
-        },
-        **{f"ratio_vs_{one['name']}": one["ratio"] for one in first["systems"][1:]},
+    systems = first["systems"]
+    result = {
+        "client_steps_per_second": {one["name"]: one["client_steps_per_second"] for one in systems},
+        **{f"ratio_vs_{one['name']}": one["ratio"] for one in systems[1:]},
         "roofline_fraction": first["roofline_fraction"],
         "sweep": options.sweep,
         "points": points,
@@ -179,7 +171,11 @@ def _summarise(points: list[dict[str, Any]], options: Options, load: float) -> d
             "load_before": load,
         },
         "versions": {"plfl": __version__, "python": platform.python_version()},
+        "seconds": time.perf_counter() - begun,
     }
+    write_json(folder / "result.json", result)
+    write_text(folder / "report.html", make_page(result))
+    return result
 
 
 def load_peers() -> Any:

@@ -23,17 +23,17 @@ from plfl.forecast.views import ClientData, View
 from plfl.native import calls
 from plfl.native.dispatch import on_device
 
+# The share of the learning rate that is left in the last round.
 _LEAST_PACE = 0.005
-"""The share of the learning rate that is left in the last round."""
 
 
 class ClientOptimizer(NamedTuple):
     """How a client follows its gradients."""
 
+    # From params to the optimizer's state (moments).
     init: Callable[[Params], Any]
-    """From params to the optimizer's state (moments)."""
+    # From (gradient, state, params, the server's shared params) to the next (params, state).
     update: Callable[[Params, Any, Params, Params], tuple[Params, Any]]
-    """From (gradient, state, params, the server's shared params) to the next (params, state)."""
 
 
 def adam(
@@ -101,10 +101,10 @@ def _with_kernel(
         (count, *moments), *others = state
 
         def native(gradient: Params, params: Params, moments: list[Params]) -> tuple[Params, Any]:
-            rate, inverse = -lr / (1 - beta1 ** (count + 1)), 1 / (1 - beta2 ** (count + 1))
-            numbers = jnp.stack([beta1, 1 - beta1, beta2, 1 - beta2, rate, inverse, eps]).astype(
-                jnp.float32
-            )
+            rate = -lr / (1 - beta1 ** (count + 1))
+            inverse = 1 / (1 - beta2 ** (count + 1))
+            numbers = jnp.stack([beta1, 1 - beta1, beta2, 1 - beta2, rate, inverse, eps])
+            numbers = numbers.astype(jnp.float32)
             in_order = [[tree[name] for name in params] for tree in (params, *moments, gradient)]
             found = calls.adam(numbers, in_order[0], in_order[1:-1], in_order[-1])
             after, *kept = (dict(zip(params, arrays, strict=True)) for arrays in found)
@@ -140,12 +140,12 @@ class ClientState(NamedTuple):
     """
 
     personal: Params
+    # Its own last shared params; empty unless training starts there (`start = "own"`).
     own_shared: Params
-    """Its own last shared params; empty unless training starts there (`start = "own"`)."""
+    # The optimizer's state; empty unless it is kept (`reset_moments = false`).
     moments: Any
-    """The optimizer's state; empty unless it is kept (`reset_moments = false`)."""
+    # () int32, rounds it took part in; 0 for a newcomer.
     num_rounds: jax.Array
-    """() int32, rounds it took part in; 0 for a newcomer."""
 
 
 class LocalTraining(NamedTuple):
@@ -160,12 +160,17 @@ class LocalTraining(NamedTuple):
     batch: int
     starts_own: bool = False
     keeps_moments: bool = False
+    # Of matrix products, as JAX calls it.
     precision: str = "highest"
-    """Of matrix products, as JAX calls it."""
+    # Rounds over which the learning rate falls to nothing, as a cosine does; None keeps it.
     decay_rounds: int | None = None
-    """Rounds over which the learning rate falls to nothing, as a cosine does; None keeps it."""
+    # What is done to an update before it leaves; None in a simulation, where nothing leaves.
     guard: Guard | None = None
-    """What is done to an update before it leaves; None in a simulation, where nothing leaves."""
+
+    @property
+    def shared_shapes(self) -> dict[str, Any]:
+        """Shape and type of every shared param."""
+        return self.partition.split(jax.eval_shape(self.model.init, jax.random.key(0)))[0]
 
     def init_client(self, key: jax.Array) -> ClientState:
         """A newcomer's state: personal params from its own key."""

@@ -18,14 +18,14 @@ from plfl.errors import BadInput
 from plfl.federate import checkpoint
 from plfl.federate.checkpoint import Stamp
 from plfl.federate.engines import make_engine
-from plfl.federate.plan import Plan, make_plan
+from plfl.federate.plan import make_plan
 from plfl.federate.round import FederationState
 from plfl.forecast.models import Model, Params
 from plfl.forecast.windows import Task
 from plfl.native.library import is_available
 
+# What may change when a run is resumed.
 FREE_ON_RESUME = {"rounds", "checkpoint_seconds", "device", "chunk", "cores", "deterministic"}
-"""What may change when a run is resumed."""
 log = logging.getLogger("plfl")
 
 
@@ -60,7 +60,13 @@ class Federation:
             found = checkpoint.find_newest(Path(resume))
             self._check_stamp(found)
             loaded = checkpoint.load(found, self.engine.fetch(state), self.engine.scratch)
-            return self.engine.place(loaded), _trim(self.plan, found.history), found.seconds
+            # Evaluations that took place only because a shorter run ended there are forgotten.
+            unseen = {"validation_mase": None}
+            history = [
+                row if self.plan.is_evaluated(row["round"]) else row | unseen
+                for row in found.history
+            ]
+            return self.engine.place(loaded), history, found.seconds
         if init is not None:
             state = self._warm(Path(init), state)
         return state, [], 0.0
@@ -134,12 +140,6 @@ class Federation:
             len(known & set(self.plan.task.panel.ids)),
         )
         return self.engine.place(state._replace(clients=state.clients._replace(personal=personal)))
-
-
-def _trim(plan: Plan, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Forget evaluations that took place only because a shorter run ended there."""
-    unseen = {"validation_mase": None}
-    return [row if plan.is_evaluated(row["round"]) else row | unseen for row in history]
 
 
 def _run_name(config: Config, data: str) -> str:

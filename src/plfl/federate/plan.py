@@ -25,6 +25,7 @@ from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, make_server
 from plfl.forecast.models import Model, check_model, make_model, make_objective
 from plfl.forecast.windows import Task
 
+# Arguments of client optimizers and the config fields that set them.
 CLIENT_SETTINGS = {
     "lr": "client_lr",
     "beta1": "client_beta1",
@@ -32,7 +33,7 @@ CLIENT_SETTINGS = {
     "eps": "client_eps",
     "alpha": "alpha",
 }
-"""Arguments of client optimizers and the config fields that set them."""
+# The same for server optimizers.
 SERVER_SETTINGS = {
     "lr": "server_lr",
     "beta1": "server_beta1",
@@ -40,9 +41,8 @@ SERVER_SETTINGS = {
     "tau": "tau",
     "sync_every": "sync_every",
 }
-"""The same for server optimizers."""
+# The same for aggregates.
 AGGREGATE_SETTINGS = {"passes": "clip_passes", "trim": "trim"}
-"""The same for aggregates."""
 _PRECISIONS = {"float32": "highest", "tf32": "tensorfloat32"}  # as JAX calls them
 _LEAST_BATCH = 8
 
@@ -55,10 +55,12 @@ class Plan:
     task: Task
     training: LocalTraining
     server: ServerOptimizer
+    client_settings: dict[str, Any]
+    server_settings: dict[str, Any]
     num_params: int
     num_shared_params: int
+    # Clients in a cohort.
     num_asked: int
-    """Clients in a cohort."""
 
     @property
     def bytes_each_way(self) -> int:
@@ -124,6 +126,8 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         task=task,
         training=training,
         server=make_server(config.server, server_settings, make_aggregate(config)),
+        client_settings=client_settings,
+        server_settings=server_settings,
         num_params=count_params(shapes),
         num_shared_params=count_params({name: shapes[name] for name in partition.shared}),
         num_asked=cohort_size(config.fraction, task.panel.num_clients),

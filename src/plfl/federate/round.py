@@ -32,14 +32,14 @@ class Answers(NamedTuple):
     """
 
     clients: ClientState
+    # (clients, ...) shared params after training minus those that the server sent.
     updates: Params
-    """(clients, ...) shared params after training minus those that the server sent."""
+    # (clients,) number of training windows, as each client says.
     weights: jax.Array
-    """(clients,) number of training windows, as each client says."""
+    # (clients,) bool
     has_answered: jax.Array
-    """(clients,) bool"""
+    # (clients,) mean training loss; not finite where training diverged.
     losses: jax.Array
-    """(clients,) mean training loss; not finite where training diverged."""
 
 
 class Train(Protocol):
@@ -53,10 +53,10 @@ class RoundResult(NamedTuple):
     """The state after a round, and what happened in it."""
 
     state: FederationState
+    # (clients,) index into `gate.REASONS`.
     verdicts: jax.Array
-    """(clients,) index into `gate.REASONS`."""
+    # (clients,)
     losses: jax.Array
-    """(clients,)"""
 
 
 def run_round(

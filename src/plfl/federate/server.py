@@ -22,16 +22,15 @@ from plfl.forecast.models import Params
 class ServerState(NamedTuple):
     """What the server keeps. It never holds a personal param."""
 
+    # x (the shared params) and, where there are any, the moments m and v.
     common: dict[str, Params]
-    """x (the shared params) and, where there are any, the moments m and v."""
+    # The same for servers that keep something for each client: arrays (clients, ...); empty for the
+    # others.
     per_client: dict[str, Params]
-    """The same for servers that keep something for each client: arrays (clients, ...); empty for
-    the others.
-    """
+    # (clients,) last known weight of each client; 0 rows are padding.
     weight: jax.Array
-    """(clients,) last known weight of each client; 0 rows are padding."""
+    # () int32, rounds in which anything was learned.
     num_rounds: jax.Array
-    """() int32, rounds in which anything was learned."""
 
 
 class Parts(NamedTuple):
@@ -41,39 +40,33 @@ class Parts(NamedTuple):
     Between `to_steps` and `follow` the aggregate tames the steps of all clients that answered.
     """
 
+    # From state, updates and weights, all of some clients, to what is kept for each of them, and
+    # the step that each asks for (clients, ...).
     to_steps: Callable[[ServerState, Params, jax.Array], tuple[dict[str, Params], Params]]
-    """From state, updates and weights, all of some clients, to what is kept for each of them, and
-    the step that each asks for (clients, ...).
-    """
+    # From state (with what `to_steps` keeps), steps and weights, all of some clients, to what is
+    # kept for each of them, what is averaged over all clients (clients, ...), and with which
+    # weights; the state's weights are those before.
     follow: Callable[[ServerState, Params, jax.Array], tuple[dict[str, Params], Params, jax.Array]]
-    """From state (with what `to_steps` keeps), steps and weights, all of some clients, to what is kept
-    for each of them, what is averaged over all clients (clients, ...), and with which weights; the
-    state's weights are those before.
-    """
+    # From state and mean over all clients to the next state, but for what it keeps for each client.
     step: Callable[[ServerState, Params], ServerState]
-    """From state and mean over all clients to the next state, but for what it keeps for each
-    client.
-    """
+    # From the next state and what was kept for some clients to what is kept for them in the end.
     spread: Callable[[ServerState, dict[str, Params]], dict[str, Params]]
-    """From the next state and what was kept for some clients to what is kept for them in the end.
-    """
 
 
 class ServerOptimizer(NamedTuple):
     """How a server follows updates."""
 
+    # From shared params and the number of clients to the first state.
     init: Callable[[Params, int], ServerState]
-    """From shared params and the number of clients to the first state."""
+    # From state, updates (clients, ...) and weights (clients,) to the next state; at least one
+    # weight is positive.
     update: Callable[[ServerState, Params, jax.Array], ServerState]
-    """From state, updates (clients, ...) and weights (clients,) to the next state; at least one
-    weight is positive.
-    """
+    # The shared params that a client starts its round from.
     broadcast: Callable[[ServerState, jax.Array | int], Params]
-    """The shared params that a client starts its round from."""
+    # What `update` consists of.
     parts: Parts
-    """What `update` consists of."""
+    # What steps are made into before they are averaged.
     aggregate: Aggregate
-    """What steps are made into before they are averaged."""
 
 
 def mean_update(updates: Params, weights: jax.Array) -> Params:

@@ -1,11 +1,11 @@
-"""What comes after the last round: every client tunes its copy, what is published is evaluated beside
-the baselines, and results, forecasts, models and page are written.
+"""What comes after the last round: every client tunes its copy, what is published is evaluated
+beside the baselines, and results, forecasts, models and page are written.
 """
 
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from plfl.federate.round import FederationState
 from plfl.forecast.baselines.boosting import import_lightgbm
 from plfl.forecast.calibrate import Calibration
 from plfl.forecast.client_model import deploy_all
+from plfl.forecast.windows import Task
 from plfl.report.page import write_report
 from plfl.runs.comparisons import NAMES, compare
 from plfl.runs.folder import RunFiles
@@ -65,15 +66,9 @@ def conclude(
     files = RunFiles(folder, saved_round=len(history))
     write_config(federation.plan, files)
     tuner = Tuner(federation.engine) if federation.plan.config.tune_rounds else None
-    return finish(
-        federation,
-        files,
-        state,
-        history,
-        tuner=tuner,
-        baselines=baseline_names(baselines),
-        clock=lambda: seconds + time.perf_counter() - begun,
-    )
+    names = baseline_names(baselines)
+    ending = Ending(federation, files, names, lambda: seconds + time.perf_counter() - begun)
+    return ending.finish(state, history, tuner)
 
 
 def write_config(plan: Plan, files: RunFiles) -> None:
@@ -83,55 +78,72 @@ def write_config(plan: Plan, files: RunFiles) -> None:
             write_text(files.folder / "config.toml", plan.config.to_toml())
 
 
-def finish(
-    federation: Federation,
-    files: RunFiles,
-    state: FederationState,
-    history: History,
-    *,
-    tuner: Tuner | None,
-    baselines: Sequence[str],
-    clock: Callable[[], float],
-    observer: Callable[[int], None] | None = None,
-) -> Result:
-    """Tune, evaluate and write; `clock` says how long the run has taken, `observer` is called with
-    the rounds of the tuning.
-    """
-    plan = federation.plan
-    engine = federation.engine
-    choices = None
-    if tuner is not None:
-        log.info("every client goes on alone for %d rounds", plan.config.tune_rounds)
-        state, choices = tuner.tune(state, observer)
-        engine = tuner.alone
-    calibrations = None
-    if plan.task.view.quantiles:
-        calibrations, forecasts = publish(plan.task, engine, state)
-        if files.folder is not None:
-            params = engine.full_params(state)
-            processes.decide_once(lambda: _write_models(plan, files, params, calibrations))
-    else:
-        forecasts = engine.predict(state, "test")
+@dataclass(frozen=True)
+class Ending:
+    """What is concluded from a trained federation, and written."""
 
-    def judge() -> Result:
+    federation: Federation
+    files: RunFiles
+    baselines: Sequence[str]
+    # Seconds that the run has taken.
+    clock: Callable[[], float]
+
+    def finish(
+        self,
+        state: FederationState,
+        history: History,
+        tuner: Tuner | None = None,
+        observer: Callable[[int], None] | None = None,
+    ) -> Result:
+        """Tune, evaluate and write; `observer` is called with the rounds of the tuning."""
+        plan = self.federation.plan
+        engine = self.federation.engine
+        choices: list[dict[str, Choice]] | None = None
+        if tuner is not None:
+            log.info("every client goes on alone for %d rounds", plan.config.tune_rounds)
+            state, choices = tuner.tune(state, observer)
+            engine = tuner.alone
+        calibrations: list[Calibration] | None = None
+        if plan.task.view.quantiles:
+            calibrations, forecasts = publish(plan.task, engine, state)
+            self._write_models(engine.full_params(state), calibrations)
+        else:
+            forecasts = engine.predict(state, "test")
+        personal = _describe_personal(plan.task, choices, calibrations)
+        if processes.WORLD.size == 1:
+            return self._conclude(history, forecasts, personal)
+        decided = processes.decide_once(
+            lambda: asdict(self._conclude(history, forecasts, personal))
+        )
+        return Result.from_dict(decided)
+
+    def _write_models(self, params: dict[str, np.ndarray], calibrations: list[Calibration]) -> None:
+        """Each client's own file to forecast with."""
+        plan = self.federation.plan
+        if self.files.folder is not None and processes.is_writer():
+            with self.files.writing():
+                deploy_all(self.files.folder, plan.task, plan.config, params, calibrations)
+
+    def _conclude(
+        self, history: History, forecasts: list[np.ndarray], personal: dict[str, Any]
+    ) -> Result:
+        """Compare, score and write."""
+        plan = self.federation.plan
         if not any(row["num_accepted"] for row in history):
             log.warning(
                 "no update ever counted, so nothing was learned; result.json names the reasons"
             )
         others = compare(
-            baselines,
+            self.baselines,
             plan.config,
             plan.task,
-            processes.of_this_process(federation.engine.devices),
+            processes.of_this_process(self.federation.engine.devices),
             lambda name: log.info("baseline %s", name),
             model=plan.training.model,
             leaves_out_own=True,
         )
-        personal = _describe_personal(plan, choices, calibrations)
-        clients = [
-            replace(client, personal=personal.get(client.id))
-            for client in score_clients(plan.task, forecasts, others)
-        ]
+        scored = score_clients(plan.task, forecasts, others)
+        clients = [replace(client, personal=personal.get(client.id)) for client in scored]
         result = Result(
             recipe=plan.config.recipe,
             seed=plan.config.seed,
@@ -144,9 +156,9 @@ def finish(
             rounds=plan.config.rounds,
             local_steps=plan.training.local_steps,
             client_steps_per_second=speed(plan, history),
-            seconds=clock(),
+            seconds=self.clock(),
             versions=versions(),
-            data_fingerprint=federation.stamp.data,
+            data_fingerprint=self.federation.stamp.data,
             interval_minutes=plan.task.panel.minutes,
             covariate_names=list(plan.task.panel.covariate_names),
             findings=[finding.to_dict() for finding in plan.task.findings],
@@ -154,57 +166,30 @@ def finish(
                 {"round": row["round"], **bad} for row in history for bad in row["quarantined"]
             ],
             history=history,
-            folder=str(files.folder) if files.folder else None,
+            folder=str(self.files.folder) if self.files.folder else None,
         )
-        _write(plan, files, result, forecasts)
+        if self.files.folder is not None:
+            with self.files.writing():
+                write_history(self.files.folder / "rounds.csv", history)
+                write_forecasts(self.files.folder / "forecasts.parquet", plan.task, forecasts)
+                write_result(self.files.folder / "result.json", result)
+                write_report(self.files.folder)
+            log.info("done: mean test MASE %s", result.mase_mean)
         return result
-
-    if processes.WORLD.size == 1:
-        return judge()
-    return Result.from_dict(processes.decide_once(lambda: asdict(judge())))
-
-
-def _write_models(
-    plan: Plan,
-    files: RunFiles,
-    params: dict[str, np.ndarray],
-    calibrations: list[Calibration] | None,
-) -> None:
-    """Each client's own file to forecast with."""
-    assert files.folder is not None
-    assert calibrations is not None
-    with files.writing():
-        deploy_all(files.folder, plan.task, plan.config, params, calibrations)
 
 
 def _describe_personal(
-    plan: Plan,
-    choices: list[dict[str, Choice]] | None,
-    calibrations: list[Calibration] | None,
+    task: Task, choices: list[dict[str, Choice]] | None, calibrations: list[Calibration] | None
 ) -> dict[str, Any]:
-    """What each client kept of its tuning, and what it repeats."""
-    if not choices and not calibrations:
+    """What each client kept of its tuning, and what it repeats, by client."""
+    if choices is None and calibrations is None:
         return {}
-    panel = plan.task.panel
-    return {
-        client: describe_personal(
-            choices[row] if choices else {},
-            calibrations[row] if calibrations else None,
-            panel.seconds,
-        )
-        for row, client in enumerate(panel.ids)
-    }
-
-
-def _write(plan: Plan, files: RunFiles, result: Result, forecasts: list[np.ndarray]) -> None:
-    if files.folder is None:
-        return
-    with files.writing():
-        write_history(files.folder / "rounds.csv", result.history)
-        write_forecasts(files.folder / "forecasts.parquet", plan.task, forecasts)
-        write_result(files.folder / "result.json", result)
-        write_report(files.folder)
-    log.info("done: mean test MASE %s", result.mase_mean)
+    num_clients = task.panel.num_clients
+    kept: Any = choices or [{}] * num_clients
+    nothing: list[Any] = [None] * num_clients
+    fitted = calibrations or nothing
+    found = map(describe_personal, kept, fitted, [task.panel.seconds] * num_clients)
+    return dict(zip(task.panel.ids, found, strict=True))
 
 
 def speed(plan: Plan, history: History) -> float | None:

@@ -36,7 +36,7 @@ from plfl.forecast.metrics import mean_defined
 from plfl.forecast.models import Model
 from plfl.forecast.windows import Task, make_task
 from plfl.runs import folder as runfolder
-from plfl.runs.finish import History, baseline_names, finish, speed, write_config
+from plfl.runs.finish import Ending, History, baseline_names, speed, write_config
 from plfl.runs.folder import RunFiles
 from plfl.runs.results import Result, validation_mase, write_history
 from plfl.runs.tuning import Tuner
@@ -52,16 +52,16 @@ class Progress:
     round_index: int
     rounds: int
     loss: float | None
+    # The latest one.
     validation_mase: float | None
-    """The latest one."""
     client_steps_per_second: float | None
+    # Rounds that the clients went on alone; 0 before that.
     tuned: int = 0
-    """Rounds that the clients went on alone; 0 before that."""
     tune_rounds: int = 0
 
 
+# Called after every round, and once before the first with the round that the run begins after.
 Observer = Callable[[Progress], None]
-"""Called after every round, and once before the first with the round that the run begins after."""
 
 
 def run(
@@ -157,16 +157,8 @@ def train_federation(
         Tuner(federation.engine) if federation.plan.config.tune_rounds else None,
     )
     rounds.go()
-    return finish(
-        federation,
-        files,
-        rounds.state,
-        rounds.history,
-        tuner=rounds.tuner,
-        baselines=baselines,
-        clock=rounds.clock,
-        observer=rounds.observe,
-    )
+    ending = Ending(federation, files, baselines, rounds.clock)
+    return ending.finish(rounds.state, rounds.history, rounds.tuner, rounds.observe)
 
 
 def _load_task(config: Config, data: Any, scratch: Scratch, *, strict: bool) -> Task:
@@ -202,8 +194,8 @@ class _Rounds:
     federation: Federation
     files: RunFiles
     observer: Observer
+    # Seconds that the run has taken.
     clock: Callable[[], float]
-    """Seconds that the run has taken."""
     state: FederationState
     history: History
     tuner: Tuner | None

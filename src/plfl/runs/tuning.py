@@ -23,10 +23,10 @@ from plfl.forecast.calibrate import read_targets
 from plfl.forecast.models import Params
 from plfl.forecast.windows import Task, spread_origins
 
+# How far a candidate lies on the way from the shared model to the tuned one.
 SHARES = (0.5, 1.0)
-"""How far a candidate lies on the way from the shared model to the tuned one."""
+# A candidate has to be better than the shared model by this share.
 MARGIN = 0.005
-"""A candidate has to be better than the shared model by this share."""
 _MAX_WINDOWS = 400  # of the validation part that a client's choice looks at
 
 
@@ -55,12 +55,12 @@ def _run_rounds(
 class Choice(NamedTuple):
     """What one client kept for a band of leads."""
 
+    # It went on alone for so many rounds; 0 keeps the shared model.
     rounds: int
-    """It went on alone for so many rounds; 0 keeps the shared model."""
+    # How far from the shared model towards the tuned one.
     share: float
-    """How far from the shared model towards the tuned one."""
+    # On the validation part, relative to persistence.
     shared_error: float
-    """On the validation part, relative to persistence."""
     error: float
 
 
@@ -118,7 +118,9 @@ class Tuner:
         state = self.alone.start_with(shared)
         shared_errors = errors_of(state)  # (clients, bands)
         best = jax.tree.map(np.copy, shared)
-        goal = shared_errors * (1 - self._margins()[:, None])
+        days = np.maximum(task.bounds[:, 2] - task.bounds[:, 1], 1) / task.panel.steps_per_day
+        margins = np.maximum(MARGIN, self.caution / days)  # (clients,)
+        goal = shared_errors * (1 - margins[:, None])
         kept = np.zeros((*goal.shape, 2))  # rounds, share
         for at in range(1, rounds + 1):
             state = jax.block_until_ready(self.alone.run_round(state, at)[0].state)
@@ -147,12 +149,6 @@ class Tuner:
             for of_client in facts
         ]
         return self.alone.start_with(best), choices
-
-    def _margins(self) -> np.ndarray:
-        """(clients,) by which share a copy has to be better than the shared model."""
-        task = self.alone.plan.task
-        days = np.maximum(task.bounds[:, 2] - task.bounds[:, 1], 1) / task.panel.steps_per_day
-        return np.maximum(MARGIN, self.caution / days)
 
 
 def _moments(rounds: int) -> set[int]:

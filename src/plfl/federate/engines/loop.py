@@ -29,8 +29,8 @@ from plfl.forecast.models import Params
 from plfl.forecast.windows import stack_clients
 from plfl.storage import digest
 
+# What happens to replies on their way to the server.
 Deliver = Callable[[list[Reply]], Sequence[Reply]]
-"""What happens to replies on their way to the server."""
 
 
 class Loop:
@@ -55,9 +55,8 @@ class Loop:
         self.client_keys = client_keys(plan.config.seed, self.ids)
         self.draws = self.client_keys if draws is None else draws
         self.deliver = deliver
-        names = jax.eval_shape(training.model.init, jax.random.key(0))
-        shared = {n: (names[n].shape, names[n].dtype) for n in training.partition.shared}
-        self.door = Door(run, shared)
+        shapes = training.shared_shapes
+        self.door = Door(run, {name: (x.shape, x.dtype) for name, x in shapes.items()})
         steps = ("pick_batches", "begin", "step", "finish", "protect")
         self.compiled = {name: jax.jit(getattr(training, name)) for name in steps}
         self.quarantined: list[Quarantined] = []

@@ -8,7 +8,7 @@ the caller's affair.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,20 +39,20 @@ _STEPS_AHEAD = 25
 _DATA_AXES = ClientData._make(None if name == "calendar" else 0 for name in ClientData._fields)
 _DATA_SPECS = ClientData._make(P() if axis is None else P("clients") for axis in _DATA_AXES)
 
+# Next states, updates and mean losses of some rows.
 Answer = tuple[ClientState, Params, jax.Array]
-"""Next states, updates and mean losses of some rows."""
 
 
 class RowInputs(NamedTuple):
     """What rows need to train; everything but the calendar is stacked over them."""
 
+    # What each is sent.
     shared: Params
-    """What each is sent."""
     clients: ClientState
     data: ClientData
     keys: jax.Array
+    # Of the client optimizer, where every row has its own.
     settings: dict[str, jax.Array] = {}  # noqa: RUF012 (nobody changes it)
-    """Of the client optimizer, where every row has its own."""
 
     def take(self, index: jax.Array) -> "RowInputs":
         """Those of a row, or of several."""
@@ -60,8 +60,10 @@ class RowInputs(NamedTuple):
         return rest._replace(data=take_rows(self.data, index))
 
 
-_INPUT_AXES = RowInputs(0, 0, _DATA_AXES, 0, 0)  # type: ignore[arg-type]
-_INPUT_SPECS = RowInputs(P("clients"), P("clients"), _DATA_SPECS, P("clients"), P("clients"))  # type: ignore[arg-type]
+_INPUT_AXES: Any = RowInputs._make([0, 0, _DATA_AXES, 0, 0])
+_INPUT_SPECS: Any = RowInputs._make(
+    [P("clients"), P("clients"), _DATA_SPECS, P("clients"), P("clients")]
+)
 
 
 class Rows:

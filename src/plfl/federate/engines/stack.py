@@ -22,7 +22,7 @@ from plfl.federate.aggregate import Aggregate
 from plfl.federate.client import CLIENT_OPTIMIZERS, ClientState
 from plfl.federate.engines.rows import RowInputs, Rows
 from plfl.federate.params import client_keys, personal_key, shared_key
-from plfl.federate.plan import Plan, optimizer_settings
+from plfl.federate.plan import Plan
 from plfl.federate.round import Answers, FederationState, choose_cohort, run_round
 from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, ServerState, make_server
 from plfl.forecast.models import Params
@@ -45,10 +45,10 @@ class _Block(NamedTuple):
     """
 
     plans: list[Plan]
+    # (members,) of the servers.
     settings: dict[str, np.ndarray]
-    """(members,) of the servers."""
+    # The first row.
     begin: int
-    """The first row."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -84,27 +84,28 @@ class Stack:
             num_clients = plan.task.panel.num_clients
             return plan.config.server, plan.server.aggregate, num_clients, plan.num_asked
 
+        # Which plan comes when.
         self.order = sorted(range(len(plans)), key=kind)
-        """Which plan comes when."""
         self.plans = [plans[k] for k in self.order]
         self.first = self.plans[0]
         self.training = self.first.training
         self.blocks: list[_Block] = []
+        begin = 0
         for _, ks in groupby(self.order, key=kind):
             chosen = [plans[k] for k in ks]
-            settings = _stacked([optimizer_settings(plan.config)[1] for plan in chosen])
-            begin = self.blocks[-1].end if self.blocks else 0
+            settings = _stacked([plan.server_settings for plan in chosen])
             self.blocks.append(_Block(chosen, settings, begin))
-        of_rows = [plan for plan in self.plans for _ in plan.task.panel.ids]
+            begin = self.blocks[-1].end
+        sizes = [plan.task.panel.num_clients for plan in self.plans]
         make_optimizer = CLIENT_OPTIMIZERS[self.first.config.client]
-        self.rows = Rows(len(of_rows), self.training, devices, make_optimizer)
+        self.rows = Rows(sum(sizes), self.training, devices, make_optimizer)
         self.data = self.rows.place(stack_clients([plan.task for plan in self.plans]))
         keys = [client_keys(plan.config.seed, plan.task.panel.ids) for plan in self.plans]
         self.keys = self.rows.place_keys(jnp.concatenate(keys))
-        settings = _stacked([optimizer_settings(plan.config)[0] for plan in of_rows])
-        self.settings = {name: self.rows.place_rows(row) for name, row in settings.items()}
-        shapes = jax.eval_shape(self.training.model.init, jax.random.key(0))
-        self.shapes = {name: shapes[name].shape for name in self.training.partition.shared}
+        own = _stacked([plan.client_settings for plan in self.plans])
+        self.settings = {
+            name: self.rows.place_rows(np.repeat(values, sizes)) for name, values in own.items()
+        }
         self._compiled_round: Any = None
         self._predict = jax.jit(self._predict_all)
 
@@ -114,7 +115,7 @@ class Stack:
         models = {seed: init(shared_key(seed)) for seed in {p.config.seed for p in self.plans}}
 
         def begin(plan: Plan, block: _Block) -> ServerState:
-            server = block.make_server(optimizer_settings(plan.config)[1])
+            server = block.make_server(plan.server_settings)
             begun = server.init(models[plan.config.seed], plan.task.panel.num_clients)
             if not plan.is_weighted:
                 return begun
@@ -224,18 +225,19 @@ class Stack:
     def _join(self, params: Params) -> Params:
         """The shared ones of named params as one row, for any number of leading axes."""
         flat = [
-            params[name].reshape(*params[name].shape[: params[name].ndim - len(shape)], -1)
-            for name, shape in self.shapes.items()
+            params[name].reshape(*params[name].shape[: params[name].ndim - one.ndim], -1)
+            for name, one in self.training.shared_shapes.items()
         ]
         return {_ALL: jnp.concatenate(flat, axis=-1)} if flat else {}
 
     def name_shared(self, joined: Params) -> Params:
         """What `_join` put together."""
-        ends = np.cumsum([prod(shape) for shape in self.shapes.values()])[:-1]
+        shapes = self.training.shared_shapes
+        ends = np.cumsum([one.size for one in shapes.values()])[:-1]
         parts = jnp.split(joined[_ALL], ends, axis=-1) if joined else []
         return {
-            name: part.reshape(*part.shape[:-1], *shape)
-            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+            name: part.reshape(*part.shape[:-1], *one.shape)
+            for (name, one), part in zip(shapes.items(), parts, strict=True)
         }
 
     def _concatenate(self, blocks: Sequence[Any]) -> Any:

@@ -39,8 +39,8 @@ _BLOCK = 1024
 _NUMBERS = 2**22
 _PAGE = 1024
 
+# What the server has for all clients, and the number of its rounds.
 Common = tuple[dict[str, Params], jax.Array]
-"""What the server has for all clients, and the number of its rounds."""
 
 
 class Streamed(Engine):
@@ -66,13 +66,22 @@ class Streamed(Engine):
         self.keys = np.asarray(jax.random.key_data(client_keys(plan.config.seed, ids)))
         self.num_windows = plan.task.num_windows.astype(np.float32)
         self.calendar = self._put(plan.task.calendar)
+        # The cohort's, (asked, ...), in the order of clients.
         self.updates: Params = {}
-        """The cohort's, (asked, ...), in the order of clients."""
         self._compiled_chunk: Any = None
         self._predict = jax.jit(self._predict_chunk)
-        self._to_steps = jax.jit(self._to_steps_of_block)
+        # The parts of a server's update, for a block of clients; rows that do not count are zero.
+        self._to_steps = jax.jit(
+            lambda server, updates, weights: plan.server.parts.to_steps(
+                server, zero_rows(updates, weights > 0), weights
+            )
+        )
+        self._distances = jax.jit(
+            lambda steps, weights, center: row_norms(
+                join_rows(zero_rows(steps, weights > 0)) - center
+            )
+        )
         self._add_up = jax.jit(self._add_up_block)
-        self._measure = jax.jit(_measure_block)
         self._total = jax.jit(_add_block)
         self._settle = jax.jit(partial(settle, trim=plan.server.aggregate.trim))
         self._step = jax.jit(self._step_server)
@@ -312,11 +321,6 @@ class Streamed(Engine):
             self._store(server.per_client, asked[part], per_client)
             self._store(self.updates, index, steps)
 
-    def _to_steps_of_block(
-        self, server: ServerState, updates: Params, weights: jax.Array
-    ) -> tuple[dict[str, Params], Params]:
-        return self.plan.server.parts.to_steps(server, zero_rows(updates, weights > 0), weights)
-
     def _tame(self, weights: np.ndarray) -> tuple[jax.Array, np.ndarray]:
         """`Aggregate.tame` of the cohort's steps, with weights (asked,): where to, and how far,
         each is to be pulled.
@@ -335,7 +339,7 @@ class Streamed(Engine):
 
         def measure(center: jax.Array) -> jax.Array:
             found = [
-                self._measure(*self._block((self.updates, weights), rows, size), center)
+                self._distances(*self._block((self.updates, weights), rows, size), center)
                 for rows in index
             ]
             return self._put(jnp.concatenate(found)[: len(weights)])
@@ -434,11 +438,6 @@ class Streamed(Engine):
 
 def _common(state: FederationState) -> Common:
     return state.server.common, state.server.num_rounds
-
-
-def _measure_block(steps: Params, weights: jax.Array, center: jax.Array) -> jax.Array:
-    """How far from a centre each good row of a block is (block,)."""
-    return row_norms(join_rows(zero_rows(steps, weights > 0)) - center)
 
 
 def _add_block(steps: Params, shares: jax.Array, total: jax.Array) -> jax.Array:

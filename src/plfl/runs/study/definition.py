@@ -21,8 +21,8 @@ from plfl.recipes import make_recipe
 from plfl.runs.comparisons import NAMES
 from plfl.runs.study.folds import split_fold
 
+# What a run is trained on: a source and the number of a fold.
 Place = tuple[str, int]
-"""What a run is trained on: a source and the number of a fold."""
 _SERVER_FIELDS = ("server", *SERVER_SETTINGS.values(), "aggregate", *AGGREGATE_SETTINGS.values())
 
 
@@ -32,8 +32,8 @@ class Run:
 
     point: dict[str, Any]
     config: Config
+    # The number of its fold; 0 is the split of the config itself.
     fold: int = 0
-    """The number of its fold; 0 is the split of the config itself."""
 
     @property
     def source(self) -> str:
@@ -64,17 +64,15 @@ class Study:
     recipe: str
     data: tuple[str, ...]
     seeds: tuple[int, ...]
+    # Config fields that all runs share.
     settings: dict[str, Any] = field(default_factory=dict)
-    """Config fields that all runs share."""
+    # Names in `plfl.runs.comparisons`, computed once per source with the first seed.
     baselines: tuple[str, ...] = ()
-    """Names in `plfl.runs.comparisons`, computed once per source with the first seed."""
+    # Each says config fields that are combined, with their values; together they make the study.
     grids: tuple[dict[str, tuple[Any, ...]], ...] = ()
-    """Each says config fields that are combined, with their values; together they make the study.
-    """
+    # Parts of the time in which every run is trained and tested again, each with its own past
+    # alone.
     folds: int = 0
-    """Parts of the time in which every run is trained and tested again, each with its own past
-    alone.
-    """
 
     @property
     def grid(self) -> dict[str, tuple[Any, ...]]:
@@ -87,7 +85,7 @@ class Study:
         return {name: tuple(values) for name, values in axes.items()}
 
     def points(self) -> list[dict[str, Any]]:
-        """Every combination of the grid once; where nothing is shared, the server does not count."""
+        """Every combination of the grid once; where nothing is shared, no server counts."""
         points: list[dict[str, Any]] = []
         for grid in self.grids:
             for values in product(*grid.values()):
@@ -187,6 +185,7 @@ def _is_list(value: Any, kind: type) -> bool:
     return isinstance(value, list | tuple) and all(type(one) is kind for one in value)
 
 
+# What the keys of a study must be, and the way out.
 _RULES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "seeds": (
         lambda seeds: _is_list(seeds, int) and len(seeds) > 0,
@@ -209,7 +208,6 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
         "leave it out for one split of the time alone",
     ),
 }
-"""What the keys of a study must be, and the way out."""
 
 
 def make_study(name: str, values: Mapping[str, Any]) -> Study:

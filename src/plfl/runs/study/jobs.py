@@ -45,11 +45,11 @@ Curve = list[dict[str, float | None]]
 class StudyProgress:
     """Where a study stands."""
 
+    # Runs.
     num_done: int
-    """Runs."""
     num_runs: int
+    # Client-steps, those of finished runs included.
     steps_done: int
-    """Client-steps, those of finished runs included."""
     num_steps: int
     client_steps_per_second: float | None
 
@@ -184,7 +184,7 @@ class Jobs:
             pool.shutdown(cancel_futures=True)
 
     def _num_ahead(self, chunks: Sequence[list[Run]]) -> int:
-        """How many stacks are compiled on the cores while one trains: none where the cores train."""
+        """How many stacks are compiled while one trains: none where the cores train."""
         if self.devices[0].platform == "cpu" or not chunks:
             return 0
         rows = max(
