@@ -3,9 +3,9 @@ table.
 
     python benchmarks/campaign_attacks.py [--quick]
 
-Each attack is a program of its own, which prints its figures as it goes; docs/threats.md says what
-they mean. The status is 1 if one of them got what it wanted. All of them take about an hour on two
-cores.
+Each attack is a program of its own, which prints its figures as it goes;
+docs/explanation/threats.md says what they mean. The status is 1 if one of them got what it wanted.
+All of them take about an hour on two cores.
 """
 
 import argparse

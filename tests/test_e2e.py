@@ -66,7 +66,7 @@ def test_the_python_in_the_documents_runs(tmp_path):
     panel = generate(2, days=60, minutes=30)
     columns = {"unique_id": np.repeat(panel.ids, panel.num_times), "ds": np.tile(panel.times(), 2)}
     pd.DataFrame(columns | {"y": panel.load.ravel()}).to_parquet(tmp_path / "meters.parquet")
-    for page in (ROOT / "README.md", ROOT / "docs" / "python.md", ROOT / "docs" / "data.md"):
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
             done = subprocess.run(
                 [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True

@@ -1,7 +1,7 @@
 """Pictures of report pages for the documents: `python tools/pictures.py FOLDER...` (needs Debian's
 chromium).
 
-A folder is that of a study, or of a benchmark (`plfl bench`, with or without a sweep).
+A folder is that of a run, of a study, or of a benchmark (`plfl bench`, with or without a sweep).
 """
 
 import json
@@ -12,6 +12,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.select import Select
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
@@ -38,11 +39,24 @@ def main() -> None:
             )
             if "study" in result:
                 take_study(browser)
+            elif "clients" in result:
+                take_week(browser)
             else:
                 section = browser.find_element(By.CSS_SELECTOR, "main > section")
                 section.screenshot(str(PICTURES / f"bench-{result['sweep'] or 'peers'}.png"))
     finally:
         browser.quit()
+
+
+def take_week(browser: webdriver.Chrome) -> None:
+    """A week of the client in the middle of a run's ranking."""
+    clients = Select(browser.find_element(By.ID, "picker"))
+    clients.select_by_index(len(clients.options) // 2)
+    browser.execute_script(
+        "for (const d of document.querySelectorAll('details')) d.style.display = 'none'"
+    )
+    shown = [each for each in browser.find_elements(By.CLASS_NAME, "client") if each.is_displayed()]
+    shown[0].find_element(By.TAG_NAME, "figure").screenshot(str(PICTURES / "week.png"))
 
 
 def take_study(browser: webdriver.Chrome) -> None:

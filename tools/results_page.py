@@ -1,12 +1,14 @@
-"""Write docs/results.md from finished studies: `python tools/results_page.py PAPER CLIENT_SETTINGS
-SERVER_SETTINGS`.
+"""Write docs/lab/results.md and optimizer_pairs.csv from finished studies.
+
+    python tools/results_page.py PAPER CLIENT_SETTINGS SERVER_SETTINGS
 
 Each argument is the folder of a study: `plfl study paper --folds 4`, `plfl study client_settings`
 and `plfl study server_settings`. The authors' numbers come from their published table
-(docs/authors_mase_table.csv).
+(docs/lab/authors_mase_table.csv).
 """
 
 import csv
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -18,7 +20,7 @@ from plfl.report.fold_figures import follow, mean_over, say_folds, spread
 from plfl.report.grid import StoredStudy
 from plfl.report.tables import counted
 
-DOCS = Path(__file__).parents[1] / "docs"
+LAB = Path(__file__).parents[1] / "docs" / "lab"
 LEVELS = {"none": "P1 plain FL", "mlp": "P2 PL-FL", "all": "P3 local training"}
 NAMES = {name[:2]: name for name in LEVELS.values()}
 AUTHORS_LEVELS = {"none": "all_shared", "mlp": "mlp_personalized", "all": "all_personalized"}
@@ -30,6 +32,7 @@ SERVERS = {
     "fed_yogi": "FedYogi",
     "fed_avg_adaptive": "FedAvgAdaptive",
 }
+PAIRS = "optimizer_pairs.csv"
 Authors = dict[tuple[str, str, str, str], float]
 
 
@@ -39,15 +42,16 @@ def main() -> None:
         json.loads((Path(a) / "result.json").read_text()) for a in sys.argv[1:4]
     )
     authors = read_authors()
+    write_pairs(paper, authors)
     parts = [
         head(paper),
         verdicts(paper),
-        *(grids(paper, source["name"], authors) for source in paper["sources"]),
+        pairs(),
     ]
     parts += [folds(paper), baselines(paper), directions(paper, authors)]
     parts.append(sweep(clients, "client", ("client_lr", "alpha"), "plfl study client_settings"))
     parts.append(sweep(servers, "server", ("server_lr",), "plfl study server_settings"))
-    (DOCS / "results.md").write_text("\n".join(parts))
+    (LAB / "results.md").write_text("\n".join(parts))
 
 
 def head(paper: dict[str, Any]) -> str:
@@ -130,29 +134,33 @@ def scores(paper: dict[str, Any], source: str, **point: str) -> list[float]:
     ]
 
 
-def grids(paper: dict[str, Any], source: str, authors: Authors) -> str:
+def write_pairs(paper: dict[str, Any], authors: Authors) -> None:
     """Every optimizer pair, mean and standard deviation over seeds, and the authors' figure."""
-    state = source.removeprefix("bundled:")
-    lines = [
-        f"## {state}, every optimizer pair\n",
-        "In brackets the authors' figure on ComStock (of P3 that in their FedAvg column).\n",
-    ]
-    lines.append(f"| level | client | {' | '.join(SERVERS)} |\n|---|---|{'---|' * len(SERVERS)}")
-    for level, name in LEVELS.items():
-        for client in CLIENTS:
-            cells = []
-            for server in SERVERS if level != "all" else ("",):
-                point = {"personal": level, "client": client} | (
-                    {"server": server} if server else {}
-                )
-                found = scores(paper, source, **point)
-                theirs = authors.get((state, level, client, server or "fed_avg"))
-                brackets = f" ({theirs:.2f})" if theirs is not None else ""
-                cells.append(f"{np.mean(found):.3f} ± {np.std(found):.3f}{brackets}")
-            lines.append(
-                f"| {name} | {client} | {' | '.join(cells)} |{' |' * (len(SERVERS) - len(cells))}"
-            )
-    return "\n".join(lines) + "\n"
+    with (LAB / PAIRS).open("w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["state", "level", "client", "server", "mase", "sd", "authors"])
+        for source in paper["sources"]:
+            state = source["name"].removeprefix("bundled:")
+            for level, client in itertools.product(LEVELS, CLIENTS):
+                for server in SERVERS if level != "all" else ("",):
+                    point = {"personal": level, "client": client, "server": server}
+                    if not server:
+                        del point["server"]
+                    found = scores(paper, source["name"], **point)
+                    theirs = authors[state, level, client, server or "fed_avg"]
+                    figures = (f"{np.mean(found):.3f}", f"{np.std(found):.3f}", str(theirs))
+                    rows.writerow([state, level, client, server, *figures])
+
+
+def pairs() -> str:
+    """Where they are."""
+    return (
+        "## Every optimizer pair\n\n"
+        f"[{PAIRS}]({PAIRS}) has the mean test MASE of each state, level (`personal`) and "
+        "optimizer pair, its standard deviation over seeds, and the authors' figure on ComStock "
+        "(of local training that in their FedAvg column). "
+        "[findings.md](../explanation/findings.md) shows them as a picture.\n"
+    )
 
 
 def baselines(paper: dict[str, Any]) -> str:
@@ -199,7 +207,7 @@ def directions(paper: dict[str, Any], authors: Authors) -> str:
 
 
 def sweep(result: dict[str, Any], kind: str, settings: tuple[str, ...], command: str) -> str:
-    """Mean validation MASE of each try over states and levels, the lowest of each optimizer marked."""
+    """Mean validation MASE of each try over states and levels, each optimizer's lowest bold."""
     tries: dict[tuple[Any, ...], list[float]] = {}
     for run in result["runs"]:
         point = run["point"]
@@ -213,25 +221,25 @@ def sweep(result: dict[str, Any], kind: str, settings: tuple[str, ...], command:
     over = f"states, levels and {counted(len(result['study']['seeds']), 'seed')}"
     lines = [
         f"## Settings of the {kind} optimizers\n",
-        f"`{command}`: validation MASE, mean over {over}.\n",
+        f"`{command}`: validation MASE of each `{'` and `'.join(settings)}`, mean over {over}; "
+        "the lowest of each optimizer is bold.\n",
+        f"| {kind} | tries |\n|---|---|",
     ]
-    lines.append(
-        f"| {kind} | {' | '.join(settings)} | validation MASE | |\n"
-        f"|---|{'---|' * len(settings)}---|---|"
-    )
-    for key, mean in means.items():
-        values = " | ".join("" if value is None else f"{value:g}" for value in key[1:])
-        shown = f"{mean:.3f}" if mean < 100 else "diverged"
-        lines.append(
-            f"| {key[0]} | {values} | {shown} | {'lowest' if key == best[key[0]] else ''} |"
-        )
+    for name in dict.fromkeys(key[0] for key in means):
+        told = []
+        for key, mean in means.items():
+            if key[0] == name:
+                values = " and ".join(f"{value:g}" for value in key[1:] if value is not None)
+                shown = f"{values}: {f'{mean:.3f}' if mean < 100 else 'diverged'}"
+                told.append(f"**{shown}**" if key == best[name] else shown)
+        lines.append(f"| {name} | {', '.join(told)} |")
     return "\n".join(lines) + "\n"
 
 
 def read_authors() -> Authors:
     """The authors' mean test MASE by state, level, client and server."""
     found: Authors = {}
-    with (DOCS / "authors_mase_table.csv").open() as file:
+    with (LAB / "authors_mase_table.csv").open() as file:
         for row in csv.DictReader(file):
             level = next(
                 ours for ours, theirs in AUTHORS_LEVELS.items() if theirs == row["personalization"]

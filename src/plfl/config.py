@@ -10,83 +10,150 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from plfl.errors import BadInput
+from plfl.errors import BadInput, refused_at
 
 PERSONAL_ALIASES: dict[str, tuple[str, ...]] = {"none": (), "mlp": ("mlp.*",), "all": ("*",)}
+# Stands in a stored config for data or a model that was handed to `plfl.run` as an object.
 GIVEN = "given in Python"
-"""Stands in a stored config for data or a model that was handed to `plfl.run` as an object."""
+# Judgements of the data doctor that can be wrong, so that `ignore` overrules them.
 IGNORABLE = ("PLF204", "PLF205", "PLF207", "PLF209")
-"""Judgements of the data doctor that can be wrong, so that `ignore` overrules them."""
-TABLE_FIELDS = (
-    *(
-        "timezone",
-        "stamp_timezone",
-        "stamps",
-        "time_format",
-        "unit",
-        "cumulative",
-        "interval",
-        "duplicates",
-    ),
-    *(
-        "allow_export",
-        "ignore",
-        "layout",
-        "id_column",
-        "time_column",
-        "load_column",
-        "covariates",
-        "statics",
-        "decimal",
-    ),
-)
-"""Config fields that say how a table is read; they may also stand behind a table's path, as in
-meters.csv?unit=Wh.
-"""
-UP_TO = "up to "
-"""Before a horizon: one model for all leads up to it."""
+UP_TO = "up to "  # before a horizon: one model for all leads up to it
 _MAX_DIGITS = 9
+_LONGEST_SHOWN = 80
+S = TypeVar("S", bound="Settings")
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
 
+class Settings(BaseModel):
+    """Keys and values with a meaning, from a file or from arguments; unknown keys are refused, and
+    what is wrong is said in one line with its key and a way out.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    unknown_key: ClassVar[str] = "has no key"
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values: Any) -> None:
+            """Refuse what is wrong as `BadInput`."""
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise _first_problem(type(self), error) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_keys(cls, values: Any) -> Any:
+        given = values if isinstance(values, Mapping) else {}  # settings that were checked before
+        check_keys(given, cls.model_fields, cls.unknown_key)
+        for key, value in given.items():
+            if isinstance(value, bool) and cls.model_fields[key].annotation is not bool:
+                raise BadInput(
+                    f"{key} = {value}: a number or a text is needed, not {str(value).lower()}",
+                    _example(cls, key),
+                )
+        return values
+
+
+def check_keys(given: Iterable[Any], known: Iterable[str], unknown: str) -> None:
+    """Refuse a key that is not known, and name the nearest one that is.
+
+    >>> check_keys(["quorom"], ["quorum", "slack"], "[rounds] has no key")
+    Traceback (most recent call last):
+    plfl.errors.BadInput: [rounds] has no key 'quorom'; did you mean 'quorum'?
+    """
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+            all_known = f"known {unknown.split()[-1]}s: {', '.join(known)}"
+            raise BadInput(
+                f"{unknown} {key!r}", f"did you mean {near[0]!r}?" if near else all_known
+            )
+
+
+def make_settings(kind: type[S], values: object, where: str, **tables: Settings) -> S:
+    """Settings from the values of a table; what is wrong is refused with where it stands."""
+    if not isinstance(values, Mapping):
+        shown = str(values)[:_LONGEST_SHOWN]
+        raise BadInput(f"{where}must be a table of keys and values, not {shown!r}")
+    own = [name for name in kind.model_fields if name not in tables]
+    with refused_at(where):
+        check_keys(values, own, kind.unknown_key)
+        return kind(**values, **tables)
+
+
+def read_toml(path: Path, missing: str, broken: str = "correct it there") -> dict[str, Any]:
+    """The values in a TOML file; what to do where it is missing, or is no TOML, is the caller's."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror})", missing) from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path} is not valid TOML ({error})", broken) from None
+
+
+def _first_problem(kind: type[Settings], error: ValidationError) -> BadInput:
+    problem = error.errors(include_url=False)[0]
+    cause = problem.get("ctx", {}).get("error")
+    if not isinstance(cause, BadInput):
+        cause = BadInput(problem["msg"].removeprefix("Value error, "))
+    if not problem["loc"]:
+        return cause
+    key = str(problem["loc"][0])
+    if problem["type"] == "missing":
+        return BadInput(f"{key} is missing", kind.model_fields[key].description or "")
+    if cause.what.startswith(f"{key} = "):
+        return cause
+    given = repr(problem["input"])
+    if len(given) > _LONGEST_SHOWN:
+        given = f"{given[:_LONGEST_SHOWN]}..."
+    reason = f"{cause.what[0].lower()}{cause.what[1:]}"
+    return BadInput(f"{key} = {given}: {reason}", cause.fix or _example(kind, key))
+
+
+def _example(kind: type[Settings], key: str) -> str:
+    default = kind.model_fields[key].get_default()
+    if isinstance(default, tuple) and default:
+        return f"write a list, as in {json.dumps(default)}"
+    if isinstance(default, str | int | float | Path):
+        return f"write it as in {key} = {json.dumps(default, default=str)}"
+    return ""
+
+
 def _parse_patterns(value: object) -> object:
-    if isinstance(value, str):
-        return PERSONAL_ALIASES.get(value, (value,))
-    return value
+    return PERSONAL_ALIASES.get(value, (value,)) if isinstance(value, str) else value
 
 
 def _parse_list(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
-def _check_duration(value: object) -> object:
+def _check_duration(value: object) -> str:
     text = str(value).strip()
-    if re.fullmatch(r"-?\d+(\.\d+)?(s|min|h|d)", text) or re.fullmatch(r"-?\d+", text):
-        if float(re.sub(r"[a-z]+$", "", text)) <= 0:
-            raise ValueError("must be longer than zero, such as 3h or 12 (intervals)")
-        return text
-    raise ValueError(
-        "must be a duration such as 45min, 3h or 1d, or a number of intervals such as 12"
-    )
+    found = re.fullmatch(r"(-?\d+)(\.\d+)?(s|min|h|d)|-?\d+", text)
+    if found is None:
+        raise ValueError(
+            "must be a duration such as 45min, 3h or 1d, or a number of intervals such as 12"
+        )
+    if float(text.removesuffix(found[3] or "")) <= 0:
+        raise ValueError("must be longer than zero, such as 3h or 12 (intervals)")
+    return text
 
 
-def _check_horizon(value: object) -> object:
+def _check_horizon(value: object) -> str:
     text = " ".join(str(value).split())
-    return (
-        f"{UP_TO}{_check_duration(text.removeprefix(UP_TO))}"
-        if text.startswith(UP_TO)
-        else _check_duration(text)
-    )
+    lead = furthest_lead(text)
+    return _check_duration(text) if lead is None else f"{UP_TO}{_check_duration(lead)}"
 
 
-def _check_gap(value: object) -> object:
+def _check_gap(value: object) -> str:
     return "0" if str(value).strip() == "0" else _check_duration(value)
 
 
@@ -101,10 +168,10 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Config(BaseModel):
+class Config(Settings):
     """All settings of one run; unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    unknown_key: ClassVar[str] = "unknown config key"
 
     recipe: str = "paper"
     """The recipe that this config began as."""
@@ -306,49 +373,20 @@ class Config(BaseModel):
     deterministic: bool = False
     """Bit-identical repeats on a GPU too, at some cost in speed; a CPU always repeats."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _check_keys(cls, values: Any) -> Any:
-        for key, value in values.items() if isinstance(values, Mapping) else ():
-            check_key(key)
-            if isinstance(value, bool) and cls.model_fields[key].annotation is not bool:
-                raise ValueError(
-                    f"{key} = {value}: a number or a text is needed, not {str(value).lower()}"
-                )
-        return values
-
     @model_validator(mode="after")
-    def _check_split(self) -> Self:
+    def _check_together(self) -> Self:
         if abs(sum(self.split) - 1) > 1e-9:
             raise ValueError(f"split {list(self.split)} must add up to 1, as in [0.8, 0.1, 0.1]")
-        return self
-
-    @model_validator(mode="after")
-    def _check_quantiles(self) -> Self:
         if 0.5 not in self.quantiles or list(self.quantiles) != sorted(set(self.quantiles)):
             raise ValueError(
                 f"quantiles {list(self.quantiles)} must rise and include 0.5, as in [0.1, 0.5, 0.9]"
             )
+        if wrong := set(self.ignore).difference(IGNORABLE):
+            raise ValueError(
+                f"ignore = {min(wrong)!r}: only {', '.join(IGNORABLE)} are judgements that can "
+                "be overruled"
+            )
         return self
-
-    @model_validator(mode="after")
-    def _check_ignored(self) -> Self:
-        for code in self.ignore:
-            if code not in IGNORABLE:
-                raise ValueError(
-                    f"ignore = {code!r}: only {', '.join(IGNORABLE)} are judgements that can "
-                    "be overruled"
-                )
-        return self
-
-    if not TYPE_CHECKING:
-
-        def __init__(self, **values: Any) -> None:
-            """Refuse what is wrong with one line that says what and how to fix it."""
-            try:
-                super().__init__(**values)
-            except ValidationError as error:
-                raise BadInput(_first_problem(error)) from None
 
     def to_toml(self) -> str:
         """The config as TOML; keys without a value are left out."""
@@ -359,13 +397,18 @@ class Config(BaseModel):
         )
 
 
+# Config fields that say how a table is read; they may also stand behind a table's path, as in
+# meters.csv?unit=Wh.
+TABLE_FIELDS = (
+    "timezone", "stamp_timezone", "stamps", "time_format", "unit", "cumulative", "interval",
+    "duplicates", "allow_export", "ignore", "layout", "id_column", "time_column", "load_column",
+    "covariates", "statics", "decimal",
+)  # fmt: skip
+
+
 def check_key(key: str) -> None:
     """Refuse a key that no config has, and name the nearest one that it has."""
-    if key in Config.model_fields:
-        return
-    near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(Config.model_fields)}"
-    raise BadInput(f"unknown config key {key!r}", hint)
+    check_keys([key], Config.model_fields, Config.unknown_key)
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
@@ -376,34 +419,25 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for setting in settings:
-        key, equals, text = setting.partition("=")
+        key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
             raise BadInput(
                 f"--set {setting!r} has no value", "write --set key=value, as in --set rounds=80"
             )
-        check_key(key.strip())
-        if key.strip() == "recipe":
-            raise BadInput(f"the recipe is an argument of its own: plfl run {text.strip()}")
-        values[key.strip()] = _parse_value(text.strip())
+        check_key(key)
+        if key == "recipe":
+            raise BadInput(f"the recipe is an argument of its own: plfl run {text}")
+        values[key] = _parse_value(text)
     return values
 
 
 def read_config(path: Path) -> Config:
     """The config stored in a TOML file."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(
-            f"{path} cannot be read ({error.strerror})", f"is {path.parent} the folder of a run?"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(
-            f"{path} is not valid TOML ({error})", "restore it, or start a new run"
-        ) from None
-    try:
+    values = read_toml(
+        path, f"is {path.parent} the folder of a run?", "restore it, or start a new run"
+    )
+    with refused_at(f"{path}: "):
         return Config(**values)
-    except BadInput as error:
-        raise BadInput(f"{path}: {error}") from None
 
 
 def count_intervals(duration: str, interval: np.timedelta64, what: str) -> int:
@@ -420,11 +454,13 @@ def count_intervals(duration: str, interval: np.timedelta64, what: str) -> int:
             f"{what} is too long or too precise",
             "write a duration such as 3h, or a number of intervals such as 12",
         )
-    seconds, step = float(match[1]) * _UNITS[match[2]], interval / np.timedelta64(1, "s")
+    seconds = float(match[1]) * _UNITS[match[2]]
+    step = interval / np.timedelta64(1, "s")
     count = round(seconds / step)
     if count < 1 or abs(count * step - seconds) > 1e-6:
         raise BadInput(
-            f"{what} {duration} is not a multiple of the data's interval ({step / 60:g}min)"
+            f"{what} {duration} is not a multiple of the data's interval ({step / 60:g}min)",
+            "write a multiple of it, or a number of intervals such as 12",
         )
     return count
 
@@ -444,17 +480,3 @@ def _parse_value(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-def _first_problem(error: ValidationError) -> str:
-    problem = error.errors(include_url=False)[0]
-    reason = problem["msg"].removeprefix("Value error, ")
-    if not problem["loc"]:
-        return reason
-    field = str(problem["loc"][0])
-    given = (
-        problem["input"] if len(problem["loc"]) == 1 and len(str(problem["input"])) < 80 else "..."
-    )
-    default = Config.model_fields[field].default
-    hint = f"; write a list, as in {json.dumps(default)}" if isinstance(default, tuple) else ""
-    return f"{field} = {given!r}: {reason[0].lower()}{reason[1:]}{hint}"

@@ -20,6 +20,8 @@ import logging
 import re
 import shlex
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 _SETTING = re.compile(r"‹(\w+)=([^›]*)›")
@@ -109,6 +111,21 @@ class Interrupted(PlflError):
         super().__init__(what, fix)
         self.number = number
         """The signal that did it."""
+
+
+@contextmanager
+def refused_at(place: str) -> Iterator[None]:
+    """Whatever is refused meanwhile is said of this place.
+
+    >>> with refused_at("server.toml: "):
+    ...     raise BadInput("port = 0 is no port", "write another")
+    Traceback (most recent call last):
+    plfl.errors.BadInput: server.toml: port = 0 is no port; write another
+    """
+    try:
+        yield
+    except BadInput as error:
+        raise type(error)(f"{place}{error.what}", error.fix) from None
 
 
 def plain(text: str) -> str:

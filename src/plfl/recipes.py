@@ -10,8 +10,8 @@ from plfl.errors import BadInput
 def paper(**values: Any) -> Config:
     """The forecaster and protocol of Bose, Zhang and Kim: LSTM shared, head personal, Adam, FedAvg.
 
-    The settings are Config's defaults; `docs/deviations.md` says where they differ from the paper's
-    text and code.
+    The settings are Config's defaults; `docs/explanation/deviations.md` says where they differ from
+    the paper's text and code.
     """
     return Config(**{"recipe": "paper", **values})
 
@@ -21,7 +21,7 @@ def forecast(**values: Any) -> Config:
     personalization that is earned.
 
     Everything is shared in the rounds; then each client tunes a copy at home, and keeps as much of
-    it as its own validation part rewards. `docs/forecasting.md` says how it works.
+    it as its own validation part rewards: `docs/explanation/how_the_forecaster_works.md`.
     """
     settings = {
         "recipe": "forecast",

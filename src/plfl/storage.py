@@ -87,8 +87,9 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[st
     """Write named arrays and facts about them as safetensors, and return their digest."""
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     sha256 = _digest_with(arrays, facts)
+    header = {"plfl": json.dumps({**facts, "sha256": sha256}, sort_keys=True)}
     with path.open("wb") as file:
-        file.write(save(arrays, {"plfl": json.dumps({**facts, "sha256": sha256}, sort_keys=True)}))
+        file.write(save(arrays, header))
         file.flush()
         os.fsync(file.fileno())
     return sha256
@@ -102,9 +103,8 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
         raise Damaged(f"{path} cannot be read ({error})") from error
-    if _digest_with(
-        arrays, {name: fact for name, fact in facts.items() if name != "sha256"}
-    ) != facts.get("sha256"):
+    others = {name: fact for name, fact in facts.items() if name != "sha256"}
+    if _digest_with(arrays, others) != facts.get("sha256"):
         raise Damaged(f"{path} is damaged: its content does not match its checksum")
     return arrays, facts
 
@@ -122,12 +122,8 @@ def cache_folder() -> Path:
     """Where things are kept that can be made again: `plfl` in PLFL_CACHE_DIR, or in the user's
     cache folder.
     """
-    root = (
-        os.environ.get("PLFL_CACHE_DIR")
-        or os.environ.get("XDG_CACHE_HOME")
-        or Path.home() / ".cache"
-    )
-    return Path(root) / "plfl"
+    named = os.environ.get("PLFL_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    return Path(named or Path.home() / ".cache") / "plfl"
 
 
 def processor() -> str:
@@ -160,5 +156,6 @@ def safe_name(client: str) -> str:
     if name.startswith("."):
         name = name.replace(".", "%2E")
     if len(name) > 150:
-        name = f"{name[:100]}-{hashlib.sha256(client.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+        sha256 = hashlib.sha256(client.encode("utf-8", "surrogatepass")).hexdigest()
+        name = f"{name[:100]}-{sha256[:16]}"
     return name

@@ -71,7 +71,7 @@ def link(pilot):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pilot / "server.crt", pilot / "server.key")
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()
@@ -506,9 +506,12 @@ FEW = """
 import resource, socket, sys, threading, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 from pathlib import Path
+from plfl.deploy.programs import guests
 from plfl.deploy.programs.front import Front
+guests.GRACE = 0.4  # how long 300 of them take is not what is tested
 pilot, port, upstream = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-front = Front("127.0.0.1", port, upstream, pilot / "ca.crt", pilot / "server.crt", pilot / "server.key")
+files = [pilot / name for name in ("ca.crt", "server.crt", "server.key")]
+front = Front("127.0.0.1", port, upstream, *files)
 held = [socket.socket() for _ in range(int(sys.argv[4]))]  # what else the process has open
 front.start()
 print("ready", flush=True)

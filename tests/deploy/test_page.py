@@ -217,7 +217,8 @@ def test_the_terminal_and_the_page_say_the_same(config):
             assert f"<td>{client}</td><td>{what}</td>" in page
     for client in found["clients"]:
         assert f"  {client['id']}: {client['state']}" in lines
-        pattern = rf'<th scope="row">{client["id"]}</th>.*<td class="text">{re.escape(client["state"])}</td>'
+        state = re.escape(client["state"])
+        pattern = rf'<th scope="row">{client["id"]}</th>.*<td class="text">{state}</td>'
         assert re.search(pattern, page)
     for said in (
         "round 5 is under way: 2 clients are asked, attempt 2 as too few answered",

@@ -13,9 +13,10 @@ from email.utils import formatdate
 import pytest
 
 from plfl.deploy.files import certificates
-from plfl.deploy.files.settings import read_client
+from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.programs import preflight, provision
-from plfl.deploy.programs.front import GREETING, KEY_HEADER, Front
+from plfl.deploy.programs.calls import GREETING, KEY_HEADER
+from plfl.deploy.programs.front import Front
 from plfl.deploy.programs.preflight import Unproven, Unreachable, check_server
 from plfl.deploy.programs.supervise import free_port
 from plfl.errors import BadInput, Transient
@@ -32,7 +33,7 @@ def pilot(tmp_path_factory):
 
 def serve(pilot, certificate="server.crt", key="server.key"):
     server = pilot / "server"
-    port = provision.read_server(server / "server.toml").port
+    port = read_server(server / "server.toml").port
     files = (server / certificate, server / key) if certificate else (None, None)
     return Front("127.0.0.1", port, free_port(), server / "ca.crt", *files)
 
@@ -123,7 +124,7 @@ def test_a_clock_that_is_off(served, own, monkeypatch, caplog, shift, words):
     monkeypatch.setattr(preflight, "_now", lambda: time.time() + shift)
     with pytest.raises(
         Transient,
-        match=rf"does not let this client in now: the client's clock is {words} the server's.*; set it",
+        match=rf"does not let this client in now: the client's clock is {words} the .*; set it",
     ):
         check_server(own)
     assert re.search(

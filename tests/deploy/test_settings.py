@@ -11,15 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plfl.data.sources import place_source
+from plfl.deploy.files.addresses import join_address, split_address
 from plfl.deploy.files.settings import (
     ClientSettings,
     Policy,
     ServerSettings,
-    join_address,
     read_client,
     read_policy,
     read_server,
-    split_address,
 )
 from plfl.errors import BadInput
 
@@ -155,7 +154,7 @@ def test_splitting_an_address_undoes_joining_it(host, port):
         ("x = " + "[" * 5000, "is not valid TOML"),
         ("server = 3", r"\[server\] must be a table of keys and values, not '3'"),
         ("[serber]", r"has no table 'serber'; did you mean 'server'\?"),
-        ("[other]", "has no table 'other'; there are server, rounds, run"),
+        ("[other]", "has no table 'other'; known tables: server, rounds, run"),
         (
             '[server]\nport = 1\nname = "x"',
             r"\[server\] host is missing; The name or address by which",
@@ -190,7 +189,7 @@ def test_splitting_an_address_undoes_joining_it(host, port):
         (SERVER + "[rounds]\nquorum = 0", r"\[rounds\] quorum = 0: "),
         (
             SERVER + "[rounds]\nquorum = true",
-            r"\[rounds\] quorum = true: a number or a text is needed",
+            r"\[rounds\] quorum = True: a number or a text is needed, not true; .* quorum = 0.5",
         ),
         (SERVER + "[rounds]\nretries = -1", r"\[rounds\] retries = -1: "),
         (SERVER + "[rounds]\nslack = 0.9", r"\[rounds\] slack = 0.9: "),
@@ -226,7 +225,7 @@ def test_a_wrong_server_file_is_refused_with_file_and_key(tmp_path, text, messag
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[server]", r"has no table 'server'; there are client"),
+        ("[server]", r"has no table 'server'; known tables: client"),
         (
             CLIENT.replace('data = "meter.csv"', ""),
             r"\[client\] data is missing; This client's readings",
@@ -254,10 +253,10 @@ def test_a_wrong_client_file_is_refused_with_file_and_key(tmp_path, text, messag
     ("text", "message"),
     [
         ("min_batch = 0", r"min_batch = 0: .*; write it as in min_batch = 8"),
-        ("min_batch = true", r"min_batch = true: a number or a text is needed"),
+        ("min_batch = true", r"min_batch = True: a number or a text is needed, not true"),
         ("max_rounds = 0", r"max_rounds = 0: .*; write it as in max_rounds = 10000"),
         ("min_batches = 9", r"has no key 'min_batches'; did you mean 'min_batch'\?"),
-        ('layers = "*"', r"layers = '\*': .*; write it as in layers = \[\"\*\"\]"),
+        ('layers = "*"', r"layers = '\*': .*; write a list, as in \[\"\*\"\]"),
         ('layers = [""]', r"layers = '': must not be empty"),
         ('recipes = ["papper"]', r"unknown recipe 'papper'"),
         ('apps = ["x"]', r"apps = 'x': must be the SHA-256 of a bundle: 64 digits"),

@@ -13,8 +13,20 @@ from sampler import Building
 from weather import site_objects
 
 CSV = "schedules.csv"
-DROPPED = ("Output", "UtilityCost", "LifeCycleCost", "Compliance", "SizingPeriod", "RunPeriod", "Site:Location",
-           "EnvironmentalImpactFactors", "FuelFactors", "Timestep", "SimulationControl", "CurrencyType")  # fmt: skip
+DROPPED = (
+    "Output",
+    "UtilityCost",
+    "LifeCycleCost",
+    "Compliance",
+    "SizingPeriod",
+    "RunPeriod",
+    "Site:Location",
+    "EnvironmentalImpactFactors",
+    "FuelFactors",
+    "Timestep",
+    "SimulationControl",
+    "CurrencyType",
+)
 ROLES = {
     "people": {("PEOPLE", 3)},
     "lights": {("LIGHTS", 3)},
@@ -56,10 +68,12 @@ def adapt(
 
 
 def run_objects(building: Building) -> list[Object]:
-    """Site, sizing days, the year 2018 with daylight saving time and holidays, and what to report."""
+    """Site, sizing days, the year 2018 with daylight saving and holidays, and what to report."""
     summer_day = (9, 12) if "School" in building.model.building_type else (8, 15)
-    special = [["RunPeriodControl:SpecialDays", f"Holiday {m}/{d}", f"{m}/{d}", "1", "Holiday"]
-               for m, d in sorted(building.habits.holidays)]  # fmt: skip
+    special = [
+        ["RunPeriodControl:SpecialDays", f"Holiday {m}/{d}", f"{m}/{d}", "1", "Holiday"]
+        for m, d in sorted(building.habits.holidays)
+    ]
     return [
         *site_objects(building.station, summer_day),
         ["SimulationControl", "Yes", "Yes", "Yes", "No", "Yes"],
@@ -94,16 +108,35 @@ def run_objects(building: Building) -> list[Object]:
 
 
 def stretch(objects: list[Object], building: Building) -> None:
-    """Scale the plan of the building; heights stay. Absolute loads and flows follow the floor area."""
+    """Scale the plan of the building; heights stay. Absolute loads and flows follow the area."""
     sx, sy, factor = building.stretch_x, building.stretch_y, building.area_factor
-    first_vertex = {"BUILDINGSURFACE:DETAILED": 12, "FENESTRATIONSURFACE:DETAILED": 10,
-                    "SHADING:BUILDING:DETAILED": 4, "SHADING:SITE:DETAILED": 4, "SHADING:ZONE:DETAILED": 5}  # fmt: skip
-    by_area = {"INTERNALMASS": (5,), "EXTERIOR:LIGHTS": (3,), "EXTERIOR:FUELEQUIPMENT": (4,), "FAN:ZONEEXHAUST": (5,),
-               "REFRIGERATION:CASE": (9,), "REFRIGERATION:COMPRESSORRACK": (5,), "WATERUSE:EQUIPMENT": (3,),
-               "WATERHEATER:MIXED": (2, 7), "DESIGNSPECIFICATION:OUTDOORAIR": (5,)}  # fmt: skip
-    absolute = {"PEOPLE": "people", "LIGHTS": "lightinglevel", "ELECTRICEQUIPMENT": "equipmentlevel",
-                "GASEQUIPMENT": "equipmentlevel", "ZONEINFILTRATION:DESIGNFLOWRATE": "flow/zone",
-                "ZONEMIXING": "flow/zone", "ZONEVENTILATION:DESIGNFLOWRATE": "flow/zone"}  # fmt: skip
+    first_vertex = {
+        "BUILDINGSURFACE:DETAILED": 12,
+        "FENESTRATIONSURFACE:DETAILED": 10,
+        "SHADING:BUILDING:DETAILED": 4,
+        "SHADING:SITE:DETAILED": 4,
+        "SHADING:ZONE:DETAILED": 5,
+    }
+    by_area = {
+        "INTERNALMASS": (5,),
+        "EXTERIOR:LIGHTS": (3,),
+        "EXTERIOR:FUELEQUIPMENT": (4,),
+        "FAN:ZONEEXHAUST": (5,),
+        "REFRIGERATION:CASE": (9,),
+        "REFRIGERATION:COMPRESSORRACK": (5,),
+        "WATERUSE:EQUIPMENT": (3,),
+        "WATERHEATER:MIXED": (2, 7),
+        "DESIGNSPECIFICATION:OUTDOORAIR": (5,),
+    }
+    absolute = {
+        "PEOPLE": "people",
+        "LIGHTS": "lightinglevel",
+        "ELECTRICEQUIPMENT": "equipmentlevel",
+        "GASEQUIPMENT": "equipmentlevel",
+        "ZONEINFILTRATION:DESIGNFLOWRATE": "flow/zone",
+        "ZONEMIXING": "flow/zone",
+        "ZONEVENTILATION:DESIGNFLOWRATE": "flow/zone",
+    }
     for obj in objects:
         name = obj[0].upper()
         if name in first_vertex:

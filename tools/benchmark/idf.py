@@ -67,7 +67,7 @@ def scale_field(obj: Object, index: int, factor: float) -> None:
 
 
 def expand_compact(schedule: Object) -> list[tuple[tuple[int, int], np.ndarray]]:
-    """Periods of a `Schedule:Compact`: ((last month, last day), values of shape (3 day types, 96))."""
+    """Periods of a `Schedule:Compact`: ((last month, last day), values (3 day types, 96))."""
     periods: list[tuple[tuple[int, int], np.ndarray]] = []
     values = np.full((3, STEPS), np.nan)
     is_set = [False, False, False]

@@ -218,7 +218,7 @@ def sample_building(seed: int, state: str, index: int) -> Building:
 
 
 def sample_habits(building_type: str, floor_m2: float, rng: np.random.Generator) -> Behaviour:
-    """How the building is run. Large buildings average over more people, so their days differ less."""
+    """How the building is run. Large ones average over more people, so their days differ less."""
     calm = float(np.clip((floor_m2 / 500) ** -0.1, 0.65, 1.15))
     holidays, slow_day_level = _calendar(building_type, rng)
     num_machines = int(np.clip(round(2 + np.log2(max(floor_m2, 100) / 100)), 3, 9))

@@ -47,7 +47,7 @@ class Simulated:
 
 
 def simulate(seed: int, state: str, index: int, folder: Path | None = None) -> Simulated:
-    """Sample building `index` of a state and simulate 2018; `folder` keeps EnergyPlus's own files."""
+    """Sample building `index` of a state and simulate 2018; `folder` keeps EnergyPlus's files."""
     building = sample_building(seed, state, index)
     plan = plan_year(building.habits, generator(seed, state, index, 1))
     for dead_band in DEAD_BANDS:

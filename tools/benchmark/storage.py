@@ -34,7 +34,7 @@ def weather_path(root: Path, gisjoin: str) -> Path:
 
 
 def write_series(root: Path, result: Simulated) -> None:
-    """One building's year: stamps end their interval and are Eastern Standard Time in every state."""
+    """One building's year: stamps end their interval, in Eastern Standard Time in every state."""
     building = result.building
     first = np.datetime64("2018-01-01T00:15") + np.timedelta64(building.station.hours_west, "h")
     stamps = (first + np.arange(NUM_STEPS) * np.timedelta64(15, "m")).astype("datetime64[us]")
@@ -46,10 +46,18 @@ def write_series(root: Path, result: Simulated) -> None:
         }
     )
     path = series_path(root, building.state, building.bldg_id)
-    _replace(path, lambda part: pq.write_table(
-        table, part, compression="zstd", compression_level=19, use_dictionary=["bldg_id"],
-        column_encoding={"timestamp": "DELTA_BINARY_PACKED", ENERGY: "BYTE_STREAM_SPLIT"}, store_schema=False,
-    ))  # fmt: skip
+    _replace(
+        path,
+        lambda part: pq.write_table(
+            table,
+            part,
+            compression="zstd",
+            compression_level=19,
+            use_dictionary=["bldg_id"],
+            column_encoding={"timestamp": "DELTA_BINARY_PACKED", ENERGY: "BYTE_STREAM_SPLIT"},
+            store_schema=False,
+        ),
+    )
 
 
 def write_metadata(root: Path, state: str, results: list[Simulated]) -> None:
@@ -79,9 +87,25 @@ def metadata_row(result: Simulated) -> dict[str, int | float | str]:
         ENERGY: round(float(rounded(result.kwh).astype(np.float32).sum(dtype=np.float64)), 2),
         "in.energyplus_model": b.model.idf,
     }
-    plain = ("stretch_x", "stretch_y", "north", "insulation", "glazing", "leakage", "lighting", "plugs", "people",
-             "cooling_efficiency", "exterior_lighting", "heating_setpoint", "heating_setback", "cooling_setpoint",
-             "cooling_setback", "hvac_lead", "dead_band")  # fmt: skip
+    plain = (
+        "stretch_x",
+        "stretch_y",
+        "north",
+        "insulation",
+        "glazing",
+        "leakage",
+        "lighting",
+        "plugs",
+        "people",
+        "cooling_efficiency",
+        "exterior_lighting",
+        "heating_setpoint",
+        "heating_setback",
+        "cooling_setpoint",
+        "cooling_setback",
+        "hvac_lead",
+        "dead_band",
+    )
     row |= {f"in.{name}": round(float(getattr(b, name)), 4) for name in plain}
     skipped = ("week", "holidays")
     row |= {

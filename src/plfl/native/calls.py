@@ -1,9 +1,8 @@
-"""The native kernels as functions of JAX arrays, float32 and feature-major (the batch is the last
-axis).
+"""The native kernels as functions of JAX arrays: float32, and the batch is the last axis.
 
-They compute what `forecast.lstm`, `forecast.dense`, `forecast.lookback` (where the batch is the
-first axis) and optax compute, and are called from there. Under `vmap` one call works through all
-rows, one after the other.
+They compute what `forecast.layers`, `forecast.past_days` (where the batch is the first axis) and
+optax compute, and are called from there. Under `vmap` one call works through all rows, one after
+the other. Types and shapes are checked in C, at the boundary.
 """
 
 from collections.abc import Sequence
@@ -11,6 +10,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from plfl.native.layout import BAND, DAYS, POOLED, Fact
 
 Arrays = Sequence[jax.Array]
 
@@ -78,12 +79,12 @@ def days_forward(*args: jax.Array) -> jax.Array:
     From weight, bias, mix and distance, likeness, changes and, as 0 or 1, whether a day is known.
     """
     mix, likeness = args[2], args[4]
-    return _call("plfl_days_forward", [(likeness.shape[0], 4 * mix.shape[0])], *args)[0]
+    return _call("plfl_days_forward", [(likeness.shape[0], POOLED * mix.shape[0])], *args)[0]
 
 
 def days_backward(*args: jax.Array) -> tuple[jax.Array, ...]:
-    """Gradients of weight, bias, mix and distance, from the same and the gradient of the outputs."""
-    return tuple(_call("plfl_days_backward", [param.shape for param in args[:4]], *args))
+    """Gradients of weight, bias, mix and distance, from the same and that of the outputs."""
+    return tuple(_call("plfl_days_backward", [param.shape for param in args[: len(DAYS)]], *args))
 
 
 def cut_days(*args: jax.Array) -> tuple[jax.Array, ...]:
@@ -94,7 +95,7 @@ def cut_days(*args: jax.Array) -> tuple[jax.Array, ...]:
     """
     readings, origins, offsets, recency = args[0], args[3], args[5], args[6]
     shape = (origins.shape[0], recency.shape[0])
-    num_seen = offsets.shape[0] - 1 + 7 + readings.shape[1] - 2
+    num_seen = offsets.shape[0] - 1 + len(Fact) + readings.shape[1] - 2
     return tuple(
         _call(
             "plfl_cut_days",
@@ -106,12 +107,9 @@ def cut_days(*args: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def band(*args: jax.Array) -> tuple[jax.Array, ...]:
-    """Loss () and gradients of the first 13 arguments, the params of one band of `forecast.analog`.
-
-    From them, features, likeness, changes, what is known, targets, what each pair counts, levels
-    and their worth.
-    """
-    return tuple(_call("plfl_band", [(), *(param.shape for param in args[:13])], *args))
+    """Loss () and gradients of the params of a band, from `layout.BAND` and `layout.BAND_DATA`."""
+    params = args[: len(BAND)]
+    return tuple(_call("plfl_band", [(), *(param.shape for param in params)], *args))
 
 
 def adam(

@@ -2,7 +2,7 @@
    its foreign-function interface.
 
    Arrays are feature-major: the batch is the last axis, and LANES values of it make one vector V; those of past days
-   have the batch first and are turned in blocks of LANES. Products keep a tile of up to TILE accumulators in registers
+   have the batch first and are transposed in blocks of LANES. Products keep a tile of up to TILE accumulators in registers
    and broadcast one weight at a time, so that each weight is loaded once per use and nothing is packed. A batch that is
    no multiple of LANES is padded with zeros, block by block.
    Leading axes (clients) are worked through one after the other: one call runs on one core. */
@@ -14,6 +14,8 @@
 #include <string.h>
 
 #include "xla/ffi/api/c_api.h"
+
+#include "layout.h" /* written by native/layout.py: what Python and C must agree on */
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -87,7 +89,7 @@ INLINE V root(V x) {
 }
 
 /* tanh(x) = x p(x^2) / q(x^2), relative error below 4e-7 (tools/tanh.py finds the coefficients). NaN stays NaN. */
-INLINE V hyperbolic(V x) {
+INLINE V tanh_of(V x) {
   x = most(all(-8.0f), least(all(8.0f), x));
   V u = x * x;
   V p = -1.156422313e-13f * u + 6.365503112e-11f;
@@ -243,19 +245,25 @@ static void store_block(float *to, const V *from, int num_rows, int batch, int b
   for (int i = 0; i < num_rows; i++) store_some(to + (size_t)i * batch + b, from[i], batch - b);
 }
 
-#if LANES == 16
-#define LOW(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
-#define REST(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
-#elif LANES == 8
-#define LOW(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
-#define REST(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+/* The first and the second half of two vectors, interleaved. GCC learnt Clang's word for it with version 12. */
+#if defined(__clang__)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
-#define LOW(a, b) __builtin_shufflevector(a, b, 0, 4, 1, 5)
-#define REST(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (I){__VA_ARGS__})
+#endif
+#if LANES == 16
+#define LOW(a, b) SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define REST(a, b) SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#elif LANES == 8
+#define LOW(a, b) SHUFFLE(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define REST(a, b) SHUFFLE(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#else
+#define LOW(a, b) SHUFFLE(a, b, 0, 4, 1, 5)
+#define REST(a, b) SHUFFLE(a, b, 2, 6, 3, 7)
 #endif
 
 /* x[b][i] becomes x[i][b]. */
-INLINE void turn(V *x) {
+INLINE void transpose_square(V *x) {
   V y[LANES];
   UNROLL for (int stage = 1; stage < LANES; stage *= 2) { /* a perfect shuffle, log2(LANES) times */
     UNROLL for (int k = 0; k < LANES / 2; k++) {
@@ -272,7 +280,7 @@ static void transpose(V *to, ptrdiff_t step, const V *from, int num_rows) {
     V x[LANES];
     int left = num_rows - i * LANES;
     UNROLL for (int k = 0; k < LANES; k++) x[k] = k < left ? from[i * LANES + k] : (V){0};
-    turn(x);
+    transpose_square(x);
     UNROLL for (int k = 0; k < LANES; k++) to[k * step + i] = x[k];
   }
 }
@@ -281,7 +289,7 @@ INLINE int rounded_up(int count) { return (count + LANES - 1) / LANES * LANES; }
 
 /* LANES rows of (batch, columns) from row b on, one vector for each column; rows beyond the batch are zero. There must
    be room for a multiple of LANES. */
-static void load_turned(V *to, const float *from, int num_columns, int batch, int b) {
+static void load_transposed(V *to, const float *from, int num_columns, int batch, int b) {
   int num_rows = batch - b < LANES ? batch - b : LANES;
   for (int c = 0; c < num_columns; c += LANES) {
     const float *at = from + (size_t)b * num_columns + c;
@@ -293,7 +301,7 @@ static void load_turned(V *to, const float *from, int num_columns, int batch, in
       at = (float *)padded, step = LANES;
     }
     UNROLL for (int k = 0; k < LANES; k++) x[k] = *(const U *)(at + (size_t)k * step);
-    turn(x);
+    transpose_square(x);
     UNROLL for (int k = 0; k < LANES; k++) to[c + k] = x[k];
   }
 }
@@ -337,6 +345,86 @@ INLINE int64_t count(XLA_FFI_Buffer *buffer, int skipped) { /* elements of all a
   return n;
 }
 
+/* ---- the boundary: Python can pass anything, so what comes in is held against the shapes that a function expects ----
+
+   A spec names the arguments, then after '>' the answers, by type (f: float32, i: int32) and last axes: a letter stands
+   for a size that is the same wherever it appears, 4h for four times it, p+w+4 for a sum. All may have leading axes
+   (clients); they are those of the last answer, or 1 where an argument is shared. A '*' leaves the rest to `fault_of_adam`. */
+
+enum { MOST_SIZE = 1 << 30, NUM_LETTERS = 26 };
+
+/* The size that an axis of a spec has, from those of its letters; -1 if one is not known yet. Moves behind it. */
+static int64_t size_of(const char **spec, const int64_t *letters) {
+  int64_t sum = 0;
+  for (int is_known = 1;; (*spec)++) {
+    int64_t factor = 1;
+    if (**spec >= '0' && **spec <= '9') factor = strtol(*spec, (char **)spec, 10);
+    if (**spec >= 'a' && **spec <= 'z') {
+      int64_t letter = letters[*(*spec)++ - 'a'];
+      is_known &= letter >= 0;
+      factor *= letter;
+    }
+    sum += factor;
+    if (**spec != '+') return is_known ? sum : -1;
+  }
+}
+
+/* The number of axes that a spec names, from its bracket on. */
+static int axes_of(const char *spec) {
+  int num = spec[1] != ']';
+  for (; *spec != ']'; spec++) num += *spec == ',';
+  return num;
+}
+
+static int may_lead(const XLA_FFI_Buffer *buffer, int rank, const XLA_FFI_Buffer *last, int last_rank) {
+  if (buffer->rank == rank || last_rank < 0) return 1;
+  if (buffer->rank - rank != last->rank - last_rank) return 0;
+  for (int k = 0; k < buffer->rank - rank; k++)
+    if (buffer->dims[k] != last->dims[k] && buffer->dims[k] != 1) return 0;
+  return 1;
+}
+
+/* Goes through all buffers: `binds` takes single letters from their axes, else sizes are compared. */
+static const char *walk(XLA_FFI_CallFrame *frame, const char *spec, int64_t *letters, int binds, int last_rank) {
+  int64_t k = 0, num = frame->args.size;
+  XLA_FFI_Buffer *last = answer(frame, (int)frame->rets.size - 1);
+  for (void **buffers = frame->args.args; *spec;) {
+    if (*spec == ' ') { spec++; continue; }
+    if (*spec == '*') return NULL;
+    if (*spec == '>') {
+      if (k != num) return "too many arguments";
+      spec++, k = 0, num = frame->rets.size, buffers = frame->rets.rets;
+      continue;
+    }
+    if (k == num) return "too few arguments or answers";
+    XLA_FFI_Buffer *buffer = buffers[k++];
+    if (buffer->dtype != (*spec++ == 'f' ? XLA_FFI_DataType_F32 : XLA_FFI_DataType_S32)) return "another type of number";
+    int rank = axes_of(spec);
+    if (buffer->rank < rank || !may_lead(buffer, rank, last, last_rank)) return "another number of axes, or of clients";
+    for (int i = 0; i < rank; i++) {
+      int64_t dim = buffer->dims[buffer->rank - rank + i];
+      const char *axis = ++spec;
+      int64_t expected = size_of(&spec, letters);
+      if (dim < 0 || dim > MOST_SIZE) return "an axis that is too long";
+      if (binds && expected < 0 && spec == axis + 1) letters[*axis - 'a'] = dim;
+      if (!binds && expected != dim) return "an axis of another size";
+    }
+    spec += rank ? 1 : 2;
+  }
+  return k == num ? NULL : "too many answers";
+}
+
+/* What is wrong with a call, or NULL. Sizes may be named before the argument that has them: so in two passes. */
+static const char *fault_of(XLA_FFI_CallFrame *frame, const char *spec) {
+  int64_t letters[NUM_LETTERS];
+  for (int k = 0; k < NUM_LETTERS; k++) letters[k] = -1;
+  if (frame->rets.size == 0) return "no answers";
+  int last_rank = axes_of(strrchr(spec, '['));
+  if (strchr(spec, '*')) last_rank = -1; /* answers of any rank: they say nothing of the clients */
+  const char *fault = walk(frame, spec, letters, 1, last_rank);
+  return fault ? fault : walk(frame, spec, letters, 0, last_rank);
+}
+
 /* ---- LSTM: gates in the order i, f, g, o; h and c start at zero ---- */
 
 /* One block of the batch: inputs x, states h and c, and the four gates, each for all times. */
@@ -349,7 +437,7 @@ static Block block_at(V *memory, int num_t, int num_x, int num_h) {
 
 static size_t block_size(int num_t, int num_x, int num_h) { return (size_t)num_t * (num_x + 6 * num_h); }
 
-INLINE V sigmoid(V x) { return 0.5f + 0.5f * hyperbolic(0.5f * x); }
+INLINE V sigmoid(V x) { return 0.5f + 0.5f * tanh_of(0.5f * x); }
 
 /* (w_x, w_h, bias, x) -> (h), or (h, gates, c) for the way back */
 static XLA_FFI_Error *run_lstm_forward(XLA_FFI_CallFrame *frame, int keeps) {
@@ -375,12 +463,12 @@ static XLA_FFI_Error *run_lstm_forward(XLA_FFI_CallFrame *frame, int keeps) {
         multiply(num_z, z, w_x, num_x, 1, num_x, own.x + t * num_x);
         if (t) multiply(num_z, z, w_h, num_h, 1, num_h, h - num_h);
         for (int i = 0; i < 2 * num_h; i++) z[i] = sigmoid(z[i]);
-        for (int i = 2 * num_h; i < 3 * num_h; i++) z[i] = hyperbolic(z[i]);
+        for (int i = 2 * num_h; i < 3 * num_h; i++) z[i] = tanh_of(z[i]);
         for (int i = 3 * num_h; i < num_z; i++) z[i] = sigmoid(z[i]);
         for (int i = 0; i < num_h; i++) {
           c[i] = z[i] * z[2 * num_h + i];
           if (t) c[i] += z[num_h + i] * (c - num_h)[i];
-          h[i] = z[3 * num_h + i] * hyperbolic(c[i]);
+          h[i] = z[3 * num_h + i] * tanh_of(c[i]);
         }
       }
       if (is_direct) continue;
@@ -422,7 +510,7 @@ static XLA_FFI_Error *run_lstm_backward(XLA_FFI_CallFrame *frame) {
         const V *gate = own.gates + t * num_z, *c = own.c + t * num_h;
         for (int k = 0; k < num_h; k++) {
           V i = gate[k], f = gate[num_h + k], g = gate[2 * num_h + k], o = gate[3 * num_h + k];
-          V tanh_c = hyperbolic(c[k]), d = dh[k] + d_h[t * num_h + k], e = dc[k] + d * o * (1 - tanh_c * tanh_c);
+          V tanh_c = tanh_of(c[k]), d = dh[k] + d_h[t * num_h + k], e = dc[k] + d * o * (1 - tanh_c * tanh_c);
           dz[k] = e * g * i * (1 - i);
           dz[num_h + k] = t ? e * (c - num_h)[k] * f * (1 - f) : (V){0};
           dz[2 * num_h + k] = e * i * (1 - g * g);
@@ -462,11 +550,28 @@ static XLA_FFI_Error *run_lstm_backward(XLA_FFI_CallFrame *frame) {
    of v, eps. */
 typedef struct { float keep_m, add_m, keep_v, add_v, step, bias_v, eps; } Numbers;
 
+/* Every param has moments and a gradient of its own size, and all have rows for the same clients. */
+static const char *fault_of_adam(XLA_FFI_CallFrame *frame, int kinds, int num) {
+  int64_t num_clients = count(argument(frame, 0), 1);
+  if (frame->args.size != 1 + (int64_t)kinds * num || frame->rets.size != (int64_t)(kinds - 1) * num)
+    return "another number of arguments";
+  for (int k = 0; k < (2 * kinds - 1) * num; k++) {
+    XLA_FFI_Buffer *buffer = k < kinds * num ? argument(frame, 1 + k) : answer(frame, k - kinds * num);
+    int64_t size = count(buffer, 0);
+    if (buffer->dtype != XLA_FFI_DataType_F32) return "another type of number";
+    if (size != count(argument(frame, 1 + k % num), 0)) return "a param and its moments of different sizes";
+    if (num_clients == 0 || size % num_clients) return "another number of clients";
+  }
+  return NULL;
+}
+
 /* (numbers, params..., m..., v..., gradients...) -> (params..., m..., v...); for AMSGrad v is followed by the running
    maximum of its corrected value. Adam's own correction of v is taken out of the root: step / (sqrt(c v) + eps) is
    (step / sqrt(c)) / (sqrt(v) + eps / sqrt(c)). */
 static XLA_FFI_Error *run_adam(XLA_FFI_CallFrame *frame, const int is_ams) {
   int kinds = is_ams ? 5 : 4, num = (int)(frame->args.size - 1) / kinds;
+  const char *fault = fault_of_adam(frame, kinds, num);
+  if (fault) return failure(frame, fault);
   XLA_FFI_Buffer *numbers = argument(frame, 0);
   int64_t num_clients = count(numbers, 1);
   for (int64_t n = 0; n < num_clients; n++) {
@@ -566,9 +671,6 @@ static XLA_FFI_Error *run_dense_backward(XLA_FFI_CallFrame *frame) {
 
 /* ---- looking back at past days: what `forecast.analog` calls `plain_look_back` ---- */
 
-#define UNKNOWN -1e9f /* score of a day that was not read */
-#define LEAST_VARIANCE 1e-6f
-
 /* One block of pairs, and the params of one client. The scorer is the first layer above minus the size of the
    distances, both of which see the likeness; a row of `sums` begins as its products, and ends as the slopes of the SiLU
    and the days' weights. */
@@ -621,9 +723,9 @@ static void take_params(Days *own, XLA_FFI_CallFrame *frame, int64_t n) {
 static void weigh_days(Days *own, XLA_FFI_CallFrame *frame, int64_t n, int batch, int b) {
   int num_days = own->num_days, num_seen = own->num_seen, width = own->width, num_rows = own->num_rows;
   int64_t at = n * batch * num_days;
-  load_turned(own->likeness, floats(argument(frame, own->data)) + at * num_seen, num_days * num_seen, batch, b);
-  load_turned(own->changes, floats(argument(frame, own->data + 1)) + at * 2, num_days * 2, batch, b);
-  load_turned(own->is_known, floats(argument(frame, own->data + 2)) + at, num_days, batch, b);
+  load_transposed(own->likeness, floats(argument(frame, own->data)) + at * num_seen, num_days * num_seen, batch, b);
+  load_transposed(own->changes, floats(argument(frame, own->data + 1)) + at * 2, num_days * 2, batch, b);
+  load_transposed(own->is_known, floats(argument(frame, own->data + 2)) + at, num_days, batch, b);
   own->any = (V){0};
   for (int d = 0; d < num_days; d++) {
     V *sum = own->sums + d * num_rows, *inner = own->inner + d * width;
@@ -686,7 +788,7 @@ static XLA_FFI_Error *run_days_forward(XLA_FFI_CallFrame *frame) {
 
 /* Gradients of the params, for each lane, and room to add them up. */
 typedef struct {
-  V *scorer, *mix, *bias, *inner, *turned;
+  V *scorer, *mix, *bias, *inner, *transposed;
   int num_params, step;
 } Pull;
 
@@ -699,8 +801,8 @@ static Pull pull_at(const Days *own, V *memory) {
   Pull pull = {.inner = memory, .scorer = memory + own->width};
   pull.mix = pull.scorer + own->num_rows * own->num_seen;
   pull.bias = pull.mix + own->num_heads * own->width;
-  pull.turned = pull.bias + own->width;
-  pull.num_params = (int)(pull.turned - pull.scorer);
+  pull.transposed = pull.bias + own->width;
+  pull.num_params = (int)(pull.transposed - pull.scorer);
   pull.step = rounded_up(pull.num_params) / LANES;
   return pull;
 }
@@ -741,11 +843,11 @@ static void pull_days(Days *own, Pull *pull, const V *d_out) {
 static void store_pull(const Days *own, const Pull *pull, XLA_FFI_CallFrame *frame, int first, int64_t n) {
   int num_seen = own->num_seen, width = own->width, num_heads = own->num_heads, num_mix = num_heads * width;
   int step = pull->step;
-  V *turned = pull->turned;
-  transpose(turned, step, pull->scorer, pull->num_params);
+  V *transposed = pull->transposed;
+  transpose(transposed, step, pull->scorer, pull->num_params);
   for (int k = 1; k < LANES; k++)
-    for (int i = 0; i < step; i++) turned[i] += turned[k * step + i];
-  const float *total = (float *)turned, *distance = floats(argument(frame, 3)) + n * num_heads * num_seen;
+    for (int i = 0; i < step; i++) transposed[i] += transposed[k * step + i];
+  const float *total = (float *)transposed, *distance = floats(argument(frame, 3)) + n * num_heads * num_seen;
   memcpy(floats(answer(frame, first)) + n * width * num_seen, total, width * num_seen * sizeof(float));
   total += width * num_seen;
   for (int i = 0; i < num_heads * num_seen; i++)
@@ -769,7 +871,7 @@ static XLA_FFI_Error *run_days_backward(XLA_FFI_CallFrame *frame) {
     memset(pull.scorer, 0, pull.num_params * sizeof(V));
     for (int b = 0; b < batch; b += LANES) {
       weigh_days(&own, frame, n, batch, b);
-      load_turned(d_out, floats(argument(frame, 7)) + n * batch * num_out, num_out, batch, b);
+      load_transposed(d_out, floats(argument(frame, 7)) + n * batch * num_out, num_out, batch, b);
       pull_days(&own, &pull, d_out);
     }
     store_pull(&own, &pull, frame, 0, n);
@@ -778,9 +880,6 @@ static XLA_FFI_Error *run_days_backward(XLA_FFI_CallFrame *frame) {
 }
 
 /* ---- the forecaster's loss and its gradient: `forecast.analog` and the quantile loss in one pass ---- */
-
-#define NUM_LAYERS 3 /* the first layer and two residual ones */
-enum { LAYERS = 4, HEAD = 10, SKIP = 12, FEATURES = 13, LIKENESS = 14, TARGETS = 17, SHARES = 18, LEVELS = 19, WORTHS = 20 };
 
 /* One weight's gradient (rows, columns) of client n: products of what came back, (rows, pairs) as floats, and of what
    went in, (pairs, step) as vectors. */
@@ -801,12 +900,12 @@ static void store_sums(float *to, const V *back, int rows, int num_blocks) {
    targets, shares, levels, worths) -> (loss, gradients of the params). A pair counts by its share, a quantile by its
    worth. Forward and backward, block by block; products over the whole batch at the end. */
 static XLA_FFI_Error *run_band(XLA_FFI_CallFrame *frame) {
-  XLA_FFI_Buffer *features = argument(frame, FEATURES);
-  int batch = axis(features, 2), num_seen = axis(features, 1), num_out = axis(argument(frame, HEAD), 2);
-  int width = axis(argument(frame, LAYERS), 2), num_in = axis(argument(frame, LAYERS), 1);
+  XLA_FFI_Buffer *features = argument(frame, BAND_FEATURES);
+  int batch = axis(features, 2), num_seen = axis(features, 1), num_out = axis(argument(frame, BAND_HEAD_WEIGHT), 2);
+  int width = axis(argument(frame, BAND_BODY_0_WEIGHT), 2), num_in = axis(argument(frame, BAND_BODY_0_WEIGHT), 1);
   int num_blocks = rounded_up(batch) / LANES, padded = num_blocks * LANES;
   int in_step = rounded_up(num_in) / LANES, step = rounded_up(width) / LANES;
-  Days own = days_of(frame, LIKENESS);
+  Days own = days_of(frame, BAND_LIKENESS);
   size_t num_x = rounded_up(num_in) > rounded_up(num_seen) ? rounded_up(num_in) : rounded_up(num_seen);
   size_t room = (size_t)(width > num_out ? width : num_out) * (in_step > step ? in_step : step);
   size_t needed = num_x + 3 * NUM_LAYERS * (size_t)width + 2 * (size_t)num_out + num_in + pull_size(&own) + room +
@@ -829,20 +928,20 @@ static XLA_FFI_Error *run_band(XLA_FFI_CallFrame *frame) {
   for (int64_t n = 0; n < num_clients; n++) {
     const float *weight[NUM_LAYERS], *bias[NUM_LAYERS];
     for (int k = 0; k < NUM_LAYERS; k++) {
-      weight[k] = floats(argument(frame, LAYERS + 2 * k)) + n * width * (k ? width : num_in);
-      bias[k] = floats(argument(frame, LAYERS + 2 * k + 1)) + n * width;
+      weight[k] = floats(argument(frame, BAND_BODY_0_WEIGHT + 2 * k)) + n * width * (k ? width : num_in);
+      bias[k] = floats(argument(frame, BAND_BODY_0_WEIGHT + 2 * k + 1)) + n * width;
     }
-    const float *head = floats(argument(frame, HEAD)) + n * num_out * width;
-    const float *head_bias = floats(argument(frame, HEAD + 1)) + n * num_out;
-    const float *skip = floats(argument(frame, SKIP)) + n * num_out * num_in;
-    const float *levels = floats(argument(frame, LEVELS)) + n * num_out;
-    const float *worths = floats(argument(frame, WORTHS)) + n * num_out;
+    const float *head = floats(argument(frame, BAND_HEAD_WEIGHT)) + n * num_out * width;
+    const float *head_bias = floats(argument(frame, BAND_HEAD_WEIGHT + 1)) + n * num_out;
+    const float *skip = floats(argument(frame, BAND_SKIP_WEIGHT)) + n * num_out * num_in;
+    const float *levels = floats(argument(frame, BAND_LEVELS)) + n * num_out;
+    const float *worths = floats(argument(frame, BAND_WORTHS)) + n * num_out;
     V loss = {0};
     take_params(&own, frame, n);
     memset(pull.scorer, 0, pull.num_params * sizeof(V));
     for (int b = 0; b < num_blocks; b++) {
       int at = b * LANES, left = batch - at;
-      load_turned(x, floats(features) + n * batch * num_seen, num_seen, batch, at);
+      load_transposed(x, floats(features) + n * batch * num_seen, num_seen, batch, at);
       weigh_days(&own, frame, n, batch, at);
       for (int i = 0; i < num_in - num_seen; i++) x[num_seen + i] = own.pooled[i] * own.any;
       transpose(x_rows + (size_t)at * in_step, in_step, x, num_in);
@@ -859,8 +958,8 @@ static XLA_FFI_Error *run_band(XLA_FFI_CallFrame *frame) {
       for (int i = 0; i < num_out; i++) out[i] = all(head_bias[i]);
       multiply(num_out, out, head, width, 1, width, h[NUM_LAYERS - 1]);
       multiply(num_out, out, skip, num_in, 1, num_in, x);
-      V target = load_some(floats(argument(frame, TARGETS)) + n * batch + at, left);
-      V share = load_some(floats(argument(frame, SHARES)) + n * batch + at, left);
+      V target = load_some(floats(argument(frame, BAND_TARGETS)) + n * batch + at, left);
+      V share = load_some(floats(argument(frame, BAND_SHARES)) + n * batch + at, left);
       for (int i = 0; i < num_out; i++) {
         V error = target - out[i], worth = share * worths[i];
         loss += worth * most(levels[i] * error, (levels[i] - 1) * error);
@@ -884,14 +983,14 @@ static XLA_FFI_Error *run_band(XLA_FFI_CallFrame *frame) {
     store_pull(&own, &pull, frame, 1, n);
     for (int k = 0; k < NUM_LAYERS; k++) {
       int columns = k ? width : num_in;
-      float *to = floats(answer(frame, 1 + LAYERS + 2 * k)) + n * width * columns;
+      float *to = floats(answer(frame, 1 + BAND_BODY_0_WEIGHT + 2 * k)) + n * width * columns;
       store_products(to, products, width, columns, (float *)back[k], k ? h_rows[k - 1] : x_rows, k ? step : in_step, padded);
-      store_sums(floats(answer(frame, 2 + LAYERS + 2 * k)) + n * width, back[k], width, num_blocks);
+      store_sums(floats(answer(frame, 2 + BAND_BODY_0_WEIGHT + 2 * k)) + n * width, back[k], width, num_blocks);
     }
-    store_products(floats(answer(frame, 1 + HEAD)) + n * num_out * width, products, num_out, width, (float *)back_out,
+    store_products(floats(answer(frame, 1 + BAND_HEAD_WEIGHT)) + n * num_out * width, products, num_out, width, (float *)back_out,
                    h_rows[NUM_LAYERS - 1], step, padded);
-    store_sums(floats(answer(frame, 2 + HEAD)) + n * num_out, back_out, num_out, num_blocks);
-    store_products(floats(answer(frame, 1 + SKIP)) + n * num_out * num_in, products, num_out, num_in, (float *)back_out,
+    store_sums(floats(answer(frame, 2 + BAND_HEAD_WEIGHT)) + n * num_out, back_out, num_out, num_blocks);
+    store_products(floats(answer(frame, 1 + BAND_SKIP_WEIGHT)) + n * num_out * num_in, products, num_out, num_in, (float *)back_out,
                    x_rows, in_step, padded);
   }
   return NULL;
@@ -946,7 +1045,7 @@ INLINE V load_at(const Own *own, I time) { return pick(time < 0, all(NAN), readi
 INLINE V date(const Own *own, I time, int column) {
   return gather(own->calendar + column, within(time, own->num_times) * own->columns);
 }
-INLINE I is_off(const Own *own, I time) { return (date(own, time, 1) > 4.5f / 7) | (date(own, time, 2) > 0); }
+INLINE I is_off(const Own *own, I time) { return (date(own, time, 1) > FRIDAY) | (date(own, time, 2) > 0); }
 
 /* A load before `time` relative to a level; 0 where unknown. */
 INLINE V change_at(const Own *own, I time, V level) {
@@ -955,7 +1054,7 @@ INLINE V change_at(const Own *own, I time, V level) {
 }
 
 /* Vectors as rows of floats: those of the pairs from b on, in an array of (batch, num). */
-static void store_turned(float *to, V *room, const V *from, int num, int batch, int b) {
+static void store_transposed(float *to, V *room, const V *from, int num, int batch, int b) {
   int step = rounded_up(num) / LANES;
   transpose(room, step, from, num);
   for (int k = 0; k < LANES && b + k < batch; k++)
@@ -978,7 +1077,9 @@ static XLA_FFI_Error *run_cut_days(XLA_FFI_CallFrame *frame) {
     const int32_t *origins = part_of(frame, 3, 1, n), *leads = part_of(frame, 4, 1, n), *path = part_of(frame, 5, 1, n);
     const float *recency = part_of(frame, 6, 1, n), *zones = part_of(frame, 1, 3, n);
     own.readings = part_of(frame, 0, 2, n);
-    own.calendar = zones + (size_t)*(const int32_t *)part_of(frame, 2, 0, n) * own.num_times * own.columns;
+    const int32_t zone = *(const int32_t *)part_of(frame, 2, 0, n);
+    if (zone < 0 || zone >= axis(calendars, 3)) return failure(frame, "a zone that has no calendar");
+    own.calendar = zones + (size_t)zone * own.num_times * own.columns;
     const int day = *path++;
     for (int b = 0; b < batch; b += LANES) {
       I origin, lead;
@@ -1000,37 +1101,45 @@ static XLA_FFI_Error *run_cut_days(XLA_FFI_CallFrame *frame) {
         reached = pick(known, reached, base);
         for (int p = 0; p < num_path; p++) to[p] = size(now[p] - change_at(&own, then - path[p], level)) * unit;
         to += num_path;
-        to[0] = size(base - level) * unit;
-        to[1] = one_if(size(weekday - date(&own, arrival, 1)) < 1e-3f);
-        to[2] = one_if(off_then ^ is_off(&own, arrival));
-        to[3] = one_if(off ^ is_off(&own, then));
-        to[4] = all(recency[d]);
-        to[5] = all(d == 0);
-        to[6] = share;
-        for (int k = 1; k < own.width - 1; k++) to[6 + k] = size(weather[k] - reading(&own, then, k));
+        to[FACT_LEVEL] = size(base - level) * unit;
+        to[FACT_WEEKDAY] = one_if(size(weekday - date(&own, arrival, 1)) < SAME_DAY);
+        to[FACT_OFF_THEN] = one_if(off_then ^ is_off(&own, arrival));
+        to[FACT_OFF_NOW] = one_if(off ^ is_off(&own, then));
+        to[FACT_RECENCY] = all(recency[d]);
+        to[FACT_YESTERDAY] = all(d == 0);
+        to[FACT_LEAD] = share;
+        for (int k = 1; k < own.width - 1; k++) to[NUM_FACTS - 1 + k] = size(weather[k] - reading(&own, then, k));
         changes[2 * d] = (reached - level) * unit;
         changes[2 * d + 1] = (reached - base) * unit;
         is_known[d] = one_if(known);
       }
-      store_turned(floats(answer(frame, 0)) + n * batch * num_rows, room, seen, num_rows, batch, b);
-      store_turned(floats(answer(frame, 1)) + n * batch * 2 * num_days, room, changes, 2 * num_days, batch, b);
-      store_turned(floats(shape) + n * batch * num_days, room, is_known, num_days, batch, b);
+      store_transposed(floats(answer(frame, 0)) + n * batch * num_rows, room, seen, num_rows, batch, b);
+      store_transposed(floats(answer(frame, 1)) + n * batch * 2 * num_days, room, changes, 2 * num_days, batch, b);
+      store_transposed(floats(shape) + n * batch * num_days, room, is_known, num_days, batch, b);
     }
   }
   return NULL;
 }
 
-#define HANDLER(name, call) \
-  XLA_FFI_Error *name(XLA_FFI_CallFrame *frame) { return is_question(frame) ? NULL : call; }
+#define HANDLER(name, spec, call) \
+  XLA_FFI_Error *name(XLA_FFI_CallFrame *frame) { \
+    if (is_question(frame)) return NULL; \
+    const char *fault = fault_of(frame, spec); \
+    return fault ? failure(frame, fault) : call; \
+  }
+#define DAYS "f[s,l] f[s] f[h,s] f[h,l] "
+#define BODY "f[w,v+4h] f[w] f[w,w] f[w] f[w,w] f[w] f[o,w] f[o] f[o,v+4h] "
+#define PAST "f[b,d,l] f[b,d,2] f[b,d] "
 
-HANDLER(plfl_lstm, run_lstm_forward(frame, 0))
-HANDLER(plfl_lstm_forward, run_lstm_forward(frame, 1))
-HANDLER(plfl_lstm_backward, run_lstm_backward(frame))
-HANDLER(plfl_dense_forward, run_dense_forward(frame))
-HANDLER(plfl_dense_backward, run_dense_backward(frame))
-HANDLER(plfl_band, run_band(frame))
-HANDLER(plfl_cut_days, run_cut_days(frame))
-HANDLER(plfl_days_forward, run_days_forward(frame))
-HANDLER(plfl_days_backward, run_days_backward(frame))
-HANDLER(plfl_adam, run_adam(frame, 0))
-HANDLER(plfl_adam_ams, run_adam(frame, 1))
+HANDLER(plfl_lstm, "f[4h,x] f[4h,h] f[4h] f[t,x,b] > f[t,h,b]", run_lstm_forward(frame, 0))
+HANDLER(plfl_lstm_forward, "f[4h,x] f[4h,h] f[4h] f[t,x,b] > f[t,h,b] f[t,4h,b] f[t,h,b]", run_lstm_forward(frame, 1))
+HANDLER(plfl_lstm_backward, "f[4h,x] f[4h,h] f[t,x,b] f[t,h,b] f[t,4h,b] f[t,h,b] f[t,h,b] > "
+        "f[4h,x] f[4h,h] f[4h] f[t,x,b]", run_lstm_backward(frame))
+HANDLER(plfl_dense_forward, "f[o,i] f[o] f[o] f[i,b] > f[o,b] f[o,b]", run_dense_forward(frame))
+HANDLER(plfl_dense_backward, "f[o,i] f[o] f[i,b] f[o,b] f[o,b] > f[o,i] f[o] f[o] f[i,b]", run_dense_backward(frame))
+HANDLER(plfl_band, DAYS BODY "f[b,v] " PAST "f[b] f[b] f[o] f[o] > f[] " DAYS BODY, run_band(frame))
+HANDLER(plfl_cut_days, "f[r,w] f[z,c,3] i[] i[b] i[b] i[p] f[d] > f[b,d," LIKENESSES "] f[b,d,2] f[b,d]", run_cut_days(frame))
+HANDLER(plfl_days_forward, DAYS PAST "> f[b,4h]", run_days_forward(frame))
+HANDLER(plfl_days_backward, DAYS PAST "f[b,4h] > " DAYS, run_days_backward(frame))
+HANDLER(plfl_adam, "f[7] *", run_adam(frame, 0))
+HANDLER(plfl_adam_ams, "f[7] *", run_adam(frame, 1))

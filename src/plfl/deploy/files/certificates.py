@@ -22,6 +22,7 @@ try:
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError:
     raise BadInput(
@@ -29,12 +30,11 @@ except ImportError:
         "pip install 'plfl[flower]'",
     ) from None
 
-AUTHORITY_DAYS = 3652
-"""Ten years."""
+AUTHORITY_DAYS = 3652  # ten years
+# In every server's certificate, for clients on the same machine.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""In every server's certificate, for clients on the same machine."""
+# Certificates begin this much earlier, for clients whose clocks are behind.
 _BACKDATED = timedelta(hours=1)
-"""Certificates begin this much earlier, for clients whose clocks are behind."""
 
 
 class Pair(NamedTuple):
@@ -107,19 +107,12 @@ def public_of(private: bytes) -> bytes:
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise BadInput("this is not an ECDSA key, which Flower wants")
-    public = key.public_key()
-    return (
-        public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-        + b"\n"
-    )
+    return _in_openssh(key.public_key()) + b"\n"
 
 
 def fingerprint(public: bytes) -> str:
     """The SHA-256 of a client's public key, as `ssh-keygen -l` shows it."""
-    try:
-        serialization.load_ssh_public_key(public)
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise BadInput(f"this is no public key in OpenSSH's format ({error})") from None
+    _load_public(public)
     sha256 = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
     return f"SHA256:{base64.b64encode(sha256).decode().rstrip('=')}"
 
@@ -128,21 +121,27 @@ def fingerprint_of_pem(public: bytes) -> str:
     """The same of a public key in PEM, as Flower carries it."""
     try:
         key = serialization.load_pem_public_key(public)
-        line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        return fingerprint(_in_openssh(key))
     except (ValueError, UnsupportedAlgorithm) as error:
         raise BadInput(f"this is no public key in PEM ({error})") from None
-    return fingerprint(line)
 
 
 def as_pem(public: bytes) -> bytes:
     """A public key in OpenSSH's format as PEM."""
-    try:
-        key = serialization.load_ssh_public_key(public)
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise BadInput(f"this is no public key in OpenSSH's format ({error})") from None
-    return key.public_bytes(
+    return _load_public(public).public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
+
+
+def _load_public(public: bytes) -> serialization.SSHPublicKeyTypes:
+    try:
+        return serialization.load_ssh_public_key(public)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadInput(f"this is no public key in OpenSSH's format ({error})") from None
+
+
+def _in_openssh(key: PublicKeyTypes) -> bytes:
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 
 def read_certificate(path: Path) -> x509.Certificate:
@@ -217,7 +216,8 @@ def _check_days(valid_days: object, issuer: x509.Certificate, now: datetime) -> 
         or not 1 <= valid_days <= left
     ):
         raise BadInput(
-            f"valid_days = {valid_days!r}: write a number of days from 1 to {left}, when the authority's own ends"
+            f"valid_days = {valid_days!r}: write a number of days from 1 to {left}, when the "
+            "authority's own ends"
         )
 
 

@@ -16,14 +16,13 @@ from typing import NamedTuple
 from plfl.errors import Interrupted
 from plfl.storage import write_json
 
-LIFE, LOCK = "process.json", ".lock"
-RUNNING, STOPPED, FAILED, FINISHED, NEVER = (
-    "running",
-    "stopped",
-    "failed",
-    "finished",
-    "never started",
-)
+LIFE = "process.json"
+LOCK = ".lock"
+RUNNING = "running"
+STOPPED = "stopped"
+FAILED = "failed"
+FINISHED = "finished"
+NEVER = "never started"
 _KILLED = (
     "it ended without a word: it was killed, or its machine lost power; start it again to go on"
 )
@@ -32,15 +31,15 @@ _KILLED = (
 class Life(NamedTuple):
     """How a program stands."""
 
+    # running, stopped (by a person or a service manager), failed, finished (nothing is left to
+    # do), never started.
     state: str
-    """running, stopped (by a person or a service manager), failed, finished (nothing is left to
-    do), never started.
-    """
     since: str = ""
     reason: str = ""
 
     def __str__(self) -> str:
-        return f"{self.state}{self.since and f' since {self.since}'}{self.reason and f': {self.reason}'}"
+        since = f" since {self.since}" if self.since else ""
+        return f"{self.state}{since}{self.reason and f': {self.reason}'}"
 
 
 @contextmanager
@@ -82,8 +81,6 @@ def _is_held(path: Path) -> bool:
     try:
         with path.open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False

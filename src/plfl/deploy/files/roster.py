@@ -12,14 +12,15 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, BeforeValidator, Field
 
-from plfl.deploy.files.settings import Table, check_id, make_table
-from plfl.errors import BadInput, Damaged
+from plfl.config import Settings, make_settings
+from plfl.deploy.files.addresses import check_id
+from plfl.errors import BadInput, Damaged, refused_at
 from plfl.storage import safe_name, write_json
 
 FILE = "roster.json"
 
 
-class Member(Table):
+class Member(Settings):
     """One client."""
 
     id: Annotated[str, BeforeValidator(check_id)]
@@ -32,7 +33,7 @@ class Member(Table):
     """Why it was revoked."""
 
 
-class Roster(Table):
+class Roster(Settings):
     """All clients that ever were, in the order in which they came."""
 
     clients: tuple[Member, ...] = ()
@@ -47,11 +48,6 @@ class Roster(Table):
         return next((member for member in self.clients if member.id == client), None)
 
 
-def read_roster(server_folder: str | Path) -> Roster:
-    """The roster in a server's folder."""
-    return read_file(Path(server_folder) / FILE)
-
-
 def read_file(path: Path) -> Roster:
     """The roster in a file."""
     try:
@@ -63,40 +59,42 @@ def read_file(path: Path) -> Roster:
         ) from None
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged ({error})", "restore it from a copy") from None
-    if (
-        not isinstance(values, dict)
-        or set(values) != {"clients"}
-        or not isinstance(values["clients"], list)
-    ):
+    clients = values.get("clients") if isinstance(values, dict) and len(values) == 1 else None
+    if not isinstance(clients, list):
         raise Damaged(
             f"{path} is damaged: it must hold a list of clients", "restore it from a copy"
         )
     members = [
-        make_table(Member, each, f"{path}: clients[{place}]: ")
-        for place, each in enumerate(values["clients"])
+        make_settings(Member, each, f"{path}: clients[{place}]: ")
+        for place, each in enumerate(clients)
     ]
-    try:
+    with refused_at(f"{path}: "):
         check_distinct([member.id for member in members])
-    except BadInput as error:
-        raise BadInput(f"{path}: {error}") from None
+        _check_keys(members)
+    return Roster(clients=tuple(members))
+
+
+def _check_keys(members: Sequence[Member]) -> None:
     owners: dict[str, str] = {}
     for member in members:
         if (owner := owners.setdefault(member.key, member.id)) != member.id:
             raise BadInput(
-                f"{path}: clients {owner!r} and {member.id!r} have the same key",
+                f"clients {owner!r} and {member.id!r} have the same key",
                 "give one a key of its own",
             )
-    return Roster(clients=tuple(members))
 
 
 def write_roster(path: Path, roster: Roster) -> None:
-    """Write the roster to a file."""
-    members = [member.model_dump(mode="json") for member in roster.clients]
-    write_json(path, {"clients": [_without_empty_reason(member) for member in members]})
+    """Write the roster to a file; a reason stands at those that were revoked."""
+    members = [
+        member.model_dump(mode="json", exclude=None if member.revoked else {"reason"})
+        for member in roster.clients
+    ]
+    write_json(path, {"clients": members})
 
 
 def check_distinct(clients: Sequence[str]) -> None:
-    """Refuse ids that are equal, or whose files a disk that ignores case would take for the same."""
+    """Refuse ids that are equal, or equal on a disk that ignores case."""
     seen: dict[str, str] = {}
     for client in clients:
         name = safe_name(client).lower()
@@ -111,11 +109,3 @@ def check_distinct(clients: Sequence[str]) -> None:
                 "rename one",
             )
         seen[name] = client
-
-
-def _without_empty_reason(member: dict[str, object]) -> dict[str, object]:
-    return {
-        key: value
-        for key, value in member.items()
-        if key != "reason" or member["revoked"] is not None
-    }

@@ -1,5 +1,5 @@
-"""What the run in a server's folder is called: run.json, made once, with which all that clients
-keep belongs to it.
+"""What programs keep of a run beside its parameters: at a server, what the run is called
+(run.json, made once); at a client, the plan that it agreed to and what it has trained.
 
 A run may begin with the last shared parameters of an earlier one (`init` in server.toml), as after
 an upgrade of plfl: its run.json then says which, so that clients find the personal layers that go
@@ -10,12 +10,18 @@ import json
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from plfl.errors import Damaged
 from plfl.storage import write_json
 
 RUN = "run.json"
+# What a client keeps of its own: the plan that it agreed to, the secret of its draws, how many
+# rounds it trained.
+PLAN_FILE = "plan.json"
+SECRET_FILE = "draws.secret"
+COUNT_FILE = "trained.json"
+_COUNTS = {"plans": int, "rounds": int, "ends": int, "seconds": float, "day": str, "ended": str}
 _LONGEST = 200
 
 
@@ -47,6 +53,15 @@ def begin_run(folder: Path, federation: str, init: str = "") -> RunName:
     begun = datetime.now(UTC).isoformat(timespec="seconds")
     write_json(folder / RUN, {"run": found.run, "begun": begun} | ({"init": init} if init else {}))
     return found
+
+
+def parse_counts(text: str) -> dict[str, Any] | None:
+    """What a client has answered so far, as its `COUNT_FILE` says; None if that cannot be read."""
+    try:
+        found = json.loads(text)
+        return found if {name: type(value) for name, value in found.items()} == _COUNTS else None
+    except (ValueError, AttributeError, RecursionError):
+        return None
 
 
 def _damaged(path: Path) -> Damaged:

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from plfl.data.panel import Panel
 
-METER, FACTS = "meter.parquet", "meter-facts.csv"
+METER = "meter.parquet"
+FACTS = "meter-facts.csv"
 
 
 def describe_form(panel: Panel) -> dict[str, Any]:
@@ -47,10 +48,9 @@ def write_slice(folder: Path, panel: Panel, client: str) -> Mapping[str, Any]:
     settings: dict[str, Any] = {
         "timezone": panel.zones[row],
         "interval": describe_form(panel)["interval"],
-        "allow_export": bool(np.nanmin(load) < 0),
     }
-    if not settings["allow_export"]:
-        del settings["allow_export"]
+    if np.nanmin(load) < 0:
+        settings["allow_export"] = True
     if panel.static_names:
         _write_facts(folder / FACTS, panel, row)
         settings["statics"] = FACTS

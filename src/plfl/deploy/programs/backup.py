@@ -17,16 +17,16 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from plfl._version import __version__
 from plfl.deploy.files.life import LIFE
+from plfl.deploy.files.new_files import build_folder, write_new, writing
 from plfl.deploy.files.settings import ClientSettings, ServerSettings, read_client, read_server
-from plfl.deploy.programs.provision import build_folder, writing
 from plfl.deploy.programs.server import ENROLLED, LINK
 from plfl.deploy.programs.status import STATUS, TRAFFIC
 from plfl.deploy.programs.supervise import LINK_SECRET, LOG
@@ -36,43 +36,48 @@ from plfl.storage import sync_folder
 FORMAT = 1
 _MANIFEST = "manifest.json"
 _LARGEST_MANIFEST = 64 * 1024**2
+# What is in a state folder and not in a backup: names, or how they begin.
 _LEFT_OUT = (LOG, LINK, LINK_SECRET, ENROLLED, STATUS, TRAFFIC, LIFE, "flower")
-"""What is in a state folder and not in a backup: names, or how they begin."""
+_UNREADABLE = (
+    *(tarfile.TarError, OSError, ValueError, LookupError),
+    *(TypeError, AttributeError, RecursionError),
+)
 _TRIES = 5
-_PIECE = 1024**2
 
 
 @dataclass(frozen=True)
 class Backup:
     """What is in a backup."""
 
-    kind: str
-    """server or client."""
-    name: str
-    """The federation's, or the client's id."""
-    config: str
-    """The settings' file in it."""
+    kind: str  # server or client
+    name: str  # the federation's, or the client's id
+    config: str  # the settings' file in it
     num_files: int
-    version: str
-    """That of plfl, with which it was made."""
+    version: str  # that of plfl, with which it was made
+
+
+class _Facts(NamedTuple):
+    """What the manifest says of a file."""
+
+    sha256: str
+    size: int
+
+
+Settings = ServerSettings | ClientSettings
+Files = Mapping[str, _Facts]
 
 
 def make_backup(config: str | Path, target: str | Path) -> Backup:
     """Write all that the server or client of these settings needs into one new file."""
-    path, target = Path(config).absolute(), Path(target).absolute()
-    is_server = not path.name.startswith("client-")
-    settings: ServerSettings | ClientSettings = (
-        read_server(path) if is_server else read_client(path)
-    )
+    path = Path(config).absolute()
+    target = Path(target).absolute()
+    is_client = path.name.startswith("client-")
+    settings: Settings = read_client(path) if is_client else read_server(path)
     if target.exists():
-        raise BadInput(
-            f"{target} is there already, and a backup overwrites nothing", "choose another name"
-        )
+        raise _taken(target)
     with writing(target.parent):
-        descriptor, name = tempfile.mkstemp(
-            prefix=f".{target.name}.", dir=target.parent
-        )  # mode 0600
-        temporary = Path(name)
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        temporary = Path(name)  # mode 0600
         try:
             with os.fdopen(descriptor, "w+b") as file:
                 backup = _write_consistently(file, path, settings)
@@ -89,23 +94,30 @@ def restore_backup(archive: str | Path, folder: str | Path) -> tuple[Backup, Pat
     """Put everything of a backup into a new folder, or leave none; returns what it is and where its
     settings are.
     """
-    archive, folder = Path(archive), Path(folder).absolute()
+    archive = Path(archive)
+    folder = Path(folder).absolute()
     with _opened(archive) as tar:
         backup, files = _read_manifest(archive, tar)
         members = _check_members(archive, tar, files)
         with writing(folder):
-            _check_free(folder)
+            is_empty = folder.is_dir() and not any(folder.iterdir())
+            if not is_empty and (folder.exists() or folder.is_symlink()):
+                raise BadInput(
+                    f"{folder} is there already, and restoring overwrites nothing",
+                    "choose a new folder",
+                )
             folder.parent.mkdir(parents=True, exist_ok=True)
             build_folder(folder, lambda place: _extract(archive, tar, members, files, place))
     return backup, folder / backup.config
 
 
-# ---- writing ----
+def _taken(target: Path) -> BadInput:
+    return BadInput(
+        f"{target} is there already, and a backup overwrites nothing", "choose another name"
+    )
 
 
-def _write_consistently(
-    file: IO[bytes], path: Path, settings: ServerSettings | ClientSettings
-) -> Backup:
+def _write_consistently(file: IO[bytes], path: Path, settings: Settings) -> Backup:
     """Write the archive; again if a file has changed meanwhile, so that all are of one moment."""
     for _ in range(_TRIES):
         file.seek(0)
@@ -123,16 +135,13 @@ def _write_consistently(
     )
 
 
-def _look(path: Path, settings: ServerSettings | ClientSettings) -> dict[Path, tuple[int, ...]]:
+def _look(path: Path, settings: Settings) -> dict[Path, tuple[int, ...]]:
     """Every file that belongs into a backup, and how it can be told from a later one."""
-    found: dict[Path, tuple[int, ...]] = {}
-    for each in _needed(path, settings):
-        stat = each.stat()
-        found[each] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-    return found
+    found = {each: each.stat() for each in _needed(path, settings)}
+    return {each: (seen.st_ino, seen.st_size, seen.st_mtime_ns) for each, seen in found.items()}
 
 
-def _needed(path: Path, settings: ServerSettings | ClientSettings) -> Iterator[Path]:
+def _needed(path: Path, settings: Settings) -> Iterator[Path]:
     named = [path, *(value for _, value in settings if isinstance(value, Path))]
     if isinstance(settings, ClientSettings):
         named.append(settings.key.with_suffix(".pub"))
@@ -142,29 +151,22 @@ def _needed(path: Path, settings: ServerSettings | ClientSettings) -> Iterator[P
                 f"{place} is not below {path.parent}, where a backup begins",
                 f"move it there and write its new place in {path.name}",
             )
-        if place == settings.folder:
-            yield from (
-                each
-                for each in _below(place)
-                if not each.relative_to(place).parts[0].startswith(_LEFT_OUT)
-            )
-        else:
-            yield from _below(place)
+        for each in _below(place):
+            is_state = place == settings.folder
+            if not is_state or not each.relative_to(place).parts[0].startswith(_LEFT_OUT):
+                yield each
 
 
-def _below(place: Path) -> list[Path]:
+def _below(place: Path) -> Iterator[Path]:
     """A file, or all files in a folder; hidden ones are locks and what is being written."""
-    found = sorted(place.rglob("*")) if place.is_dir() else [place]
-    hidden = [
-        each
-        for each in found
-        if any(part.startswith(".") for part in each.relative_to(place.parent).parts)
-    ]
-    return [each for each in found if each.is_file() and each not in hidden]
+    for each in sorted(place.rglob("*")) if place.is_dir() else [place]:
+        parts = each.relative_to(place.parent).parts
+        if each.is_file() and not any(part.startswith(".") for part in parts):
+            yield each
 
 
 def _write_archive(
-    file: IO[bytes], path: Path, settings: ServerSettings | ClientSettings, needed: list[Path]
+    file: IO[bytes], path: Path, settings: Settings, needed: Sequence[Path]
 ) -> Backup:
     is_client = isinstance(settings, ClientSettings)
     manifest: dict[str, Any] = {
@@ -179,36 +181,27 @@ def _write_archive(
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for each in needed:
             name = each.relative_to(path.parent).as_posix()
-            manifest["files"][name] = _add(tar, name, each)
-        _add_bytes(tar, _MANIFEST, json.dumps(manifest, indent=1).encode())
-    return _describe(manifest)
+            manifest["files"][name] = _add(tar, name, each.read_bytes())._asdict()
+        _add(tar, _MANIFEST, json.dumps(manifest, indent=1).encode())
+    return _parse_manifest(manifest)[0]
 
 
-def _add(tar: tarfile.TarFile, name: str, path: Path) -> dict[str, Any]:
-    content = path.read_bytes()
-    _add_bytes(tar, name, content)
-    return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-
-
-def _add_bytes(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> _Facts:
     member = tarfile.TarInfo(name)
-    member.size, member.mode = len(content), 0o600
+    member.size = len(content)
+    member.mode = 0o600
     tar.addfile(member, io.BytesIO(content))
+    return _Facts(hashlib.sha256(content).hexdigest(), len(content))
 
 
 def _name_without_overwriting(temporary: Path, target: Path) -> None:
     try:
         os.link(temporary, target)
     except FileExistsError:
-        raise BadInput(
-            f"{target} is there already, and a backup overwrites nothing", "choose another name"
-        ) from None
+        raise _taken(target) from None
     except OSError:  # a disk without hard links, such as a stick
         os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o600))
         temporary.replace(target)
-
-
-# ---- reading ----
 
 
 def _opened(archive: Path) -> tarfile.TarFile:
@@ -222,63 +215,46 @@ def _opened(archive: Path) -> tarfile.TarFile:
         raise _damaged(archive, "it is no tar archive") from None
 
 
-def _read_manifest(
-    archive: Path, tar: tarfile.TarFile
-) -> tuple[Backup, Mapping[str, Mapping[str, Any]]]:
+def _read_manifest(archive: Path, tar: tarfile.TarFile) -> tuple[Backup, Files]:
+    """What an archive says that it holds, which is its last member."""
     try:
         member = tar.getmembers()[-1]
         if member.name != _MANIFEST or not _is_plain(member) or member.size > _LARGEST_MANIFEST:
             raise LookupError
-        content = tar.extractfile(member)
-        assert content is not None
-        manifest = json.loads(content.read())
-        if manifest["format"] != FORMAT:
-            raise BadInput(
-                f"{archive} was made by plfl {manifest['plfl']} in format {manifest['format']!r}, "
-                f"and this is format {FORMAT}",
-                f"restore it with plfl {manifest['plfl']}",
-            )
-        backup, files = _describe(manifest), manifest["files"]
-        for name, facts in files.items():
-            _check_name(archive, name)
-            if (type(facts["size"]), type(facts["sha256"])) != (int, str):
-                raise TypeError
-    except BadInput:
-        raise
-    except (
-        tarfile.TarError,
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ):
+        manifest = json.loads(_content(tar, member).read())
+        version, made_by = manifest["format"], manifest["plfl"]
+        if version == FORMAT:
+            backup, files = _parse_manifest(manifest)
+    except _UNREADABLE:
         raise _damaged(archive, f"it has no {_MANIFEST} that can be read at its end") from None
+    if version != FORMAT:
+        raise BadInput(
+            f"{archive} was made by plfl {made_by} in format {version!r}, and this is format "
+            f"{FORMAT}",
+            f"restore it with plfl {made_by}",
+        )
+    for name in files:
+        _check_name(archive, name)
     if backup.config not in files or "/" in backup.config:
         raise _damaged(archive, f"it does not hold its own settings, {backup.config}")
     return backup, files
 
 
-def _describe(manifest: Mapping[str, Any]) -> Backup:
+def _parse_manifest(manifest: Mapping[str, Any]) -> tuple[Backup, Files]:
     kind, name, config, version = (manifest[key] for key in ("kind", "name", "config", "plfl"))
-    if kind not in ("server", "client") or not all(
-        isinstance(each, str) for each in (name, config, version)
-    ):
+    files = {each: _Facts(**facts) for each, facts in manifest["files"].items()}
+    texts = [name, config, version, *(facts.sha256 for facts in files.values())]
+    are_texts = all(isinstance(each, str) for each in texts)
+    are_sizes = all(type(facts.size) is int for facts in files.values())
+    if kind not in ("server", "client") or not are_texts or not are_sizes:
         raise TypeError
-    return Backup(kind, name, config, len(manifest["files"]), version)
+    return Backup(kind, name, config, len(files), version), files
 
 
 def _check_name(archive: Path, name: str) -> None:
-    parts = PurePosixPath(name).parts
-    is_inside = (
-        bool(parts)
-        and not name.startswith("/")
-        and ".." not in parts
-        and "\\" not in name
-        and "\0" not in name
-    )
-    if not is_inside or PurePosixPath(name).as_posix() != name:
+    path = PurePosixPath(name)
+    is_odd = path.is_absolute() or ".." in path.parts or not path.parts or path.as_posix() != name
+    if is_odd or "\\" in name or "\0" in name:
         raise BadInput(
             f"{archive} names a file outside of its folder, {name!r}", "nothing of it was restored"
         )
@@ -289,9 +265,13 @@ def _is_plain(member: tarfile.TarInfo) -> bool:
     return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
 
 
-def _check_members(
-    archive: Path, tar: tarfile.TarFile, files: Mapping[str, Mapping[str, Any]]
-) -> dict[str, tarfile.TarInfo]:
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    content = tar.extractfile(member)
+    assert content is not None  # as the member is plain
+    return content
+
+
+def _check_members(archive: Path, tar: tarfile.TarFile, files: Files) -> dict[str, tarfile.TarInfo]:
     """The members by name: exactly those of the manifest, each a plain file of the size that it
     says.
     """
@@ -303,11 +283,8 @@ def _check_members(
                 f"{archive} holds {member.name!r}, which is no plain file",
                 "nothing of it was restored",
             )
-        if (
-            member.name in found
-            or member.name not in files
-            or member.size != files[member.name]["size"]
-        ):
+        facts = files.get(member.name)
+        if member.name in found or facts is None or member.size != facts.size:
             raise _damaged(archive, f"{member.name!r} is not as its {_MANIFEST} says")
         found[member.name] = member
     if missing := sorted(set(files) - set(found)):
@@ -315,45 +292,26 @@ def _check_members(
     return found
 
 
-def _check_free(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if folder.exists() or folder.is_symlink():
-        raise BadInput(
-            f"{folder} is there already, and restoring overwrites nothing", "choose a new folder"
-        )
-
-
 def _extract(
     archive: Path,
     tar: tarfile.TarFile,
     members: Mapping[str, tarfile.TarInfo],
-    files: Mapping[str, Mapping[str, Any]],
+    files: Files,
     place: Path,
 ) -> None:
     for name, member in members.items():
         checked = tarfile.data_filter(member, str(place))  # once more, by Python's own rules
         target = place / checked.name
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _copy(archive, tar, member, target) != files[name]["sha256"]:
-            raise _damaged(archive, f"{name!r} does not match its checksum")
-    for folder in place.rglob("*/"):
-        folder.chmod(0o700)
-
-
-def _copy(archive: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str:
-    """Write a member's content to a new file, and return its SHA-256."""
-    sha256, source = hashlib.sha256(), tar.extractfile(member)
-    assert source is not None
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
         try:
-            while piece := source.read(_PIECE):
-                sha256.update(piece)
-                file.write(piece)
+            content = _content(tar, member).read()
         except tarfile.ReadError:
             raise _damaged(archive, "it is cut off") from None
-    return sha256.hexdigest()
+        if hashlib.sha256(content).hexdigest() != files[name].sha256:
+            raise _damaged(archive, f"{name!r} does not match its checksum")
+        write_new(target, content, is_private=True)
+    for folder in place.rglob("*/"):
+        folder.chmod(0o700)
 
 
 def _damaged(archive: Path, what: str) -> Damaged:

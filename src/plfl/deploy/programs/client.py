@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from plfl.config import Config
 from plfl.data.sources import Loaded, load_sources
-from plfl.deploy.files.inspection import PLAN_FILE
+from plfl.deploy.files.runs import PLAN_FILE
 from plfl.deploy.files.settings import ClientSettings, read_client, read_policy
 from plfl.deploy.flower.process import environment
 from plfl.deploy.programs.preflight import Unproven, check_server

@@ -1,13 +1,15 @@
-"""`plfl federation ...`: making the files of a federation, and running its server and its clients."""
+"""`plfl federation ...`: making the files of a federation, running its server and clients."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from plfl.errors import BadInput, plain
+from plfl.config import parse_settings
+from plfl.errors import BadInput, RunFailed, plain
 
 app = typer.Typer(
     help="A real federation: a server, and meters on machines of their own.",
@@ -28,9 +30,15 @@ Insecure = Annotated[
 ]
 
 
-def _say(line: str, *, is_error: bool = False) -> None:
-    """A line for a terminal, whatever ids and reasons are in it."""
-    typer.echo(plain(line), err=is_error)
+def _say(*lines: str, is_error: bool = False) -> None:
+    """Lines for a terminal, whatever ids and reasons are in them."""
+    for line in lines:
+        typer.echo(plain(line), err=is_error)
+
+
+def _report(is_json: bool, found: Mapping[str, Any], *lines: str) -> None:
+    """What a command has to say: as JSON, or in words."""
+    _say(*([json.dumps(found)] if is_json else lines))
 
 
 @app.command(
@@ -73,7 +81,6 @@ def init(
 
     The README says which folder goes to which machine. Nothing that exists is overwritten.
     """
-    from plfl.config import parse_settings
     from plfl.deploy.programs import provision
 
     ids = None if clients is None else [client.strip() for client in clients.split(",")]
@@ -92,12 +99,13 @@ def init(
         "clients": {client: str(path) for client, path in made.clients.items()},
         "valid_until": made.valid_until.isoformat(),
     }
-    if is_json:
-        _say(json.dumps(found))
-        return
-    _say(f"{made.folder}: a server and {len(made.clients)} clients; README.md says what goes where")
-    _say(f"  plfl federation server {made.server}")
-    _say(f"  plfl federation client {next(iter(made.clients.values()))}")
+    _report(
+        is_json,
+        found,
+        f"{made.folder}: a server and {len(made.clients)} clients; README.md says what goes where",
+        f"  plfl federation server {made.server}",
+        f"  plfl federation client {next(iter(made.clients.values()))}",
+    )
 
 
 @app.command("add-client", epilog="Example: `plfl federation add-client pilot house-3`")
@@ -115,11 +123,8 @@ def add_client(
     from plfl.deploy.programs import provision
 
     path = provision.add_client(folder, client, data=data)
-    _say(
-        json.dumps({"client": client, "settings": str(path)})
-        if is_json
-        else f"{client}: {path.parent}"
-    )
+    found = {"client": client, "settings": str(path)}
+    _report(is_json, found, f"{client}: {path.parent}")
 
 
 @app.command(
@@ -139,11 +144,7 @@ def revoke_client(
 
     member = provision.revoke_client(folder, client, reason)
     found = {"client": client, "revoked": str(member.revoked)}
-    _say(
-        json.dumps(found)
-        if is_json
-        else f"{client} is revoked; its id and key are never used again"
-    )
+    _report(is_json, found, f"{client} is revoked; its id and key are never used again")
 
 
 @app.command(
@@ -165,11 +166,7 @@ def renew_server(
         "valid_until": made.valid_until.isoformat(),
         "kept": str(made.kept),
     }
-    _say(
-        json.dumps(found)
-        if is_json
-        else f"{made.certificate} is valid until {made.valid_until:%Y-%m-%d}"
-    )
+    _report(is_json, found, f"{made.certificate} is valid until {made.valid_until:%Y-%m-%d}")
 
 
 @app.command(epilog="Example: `plfl federation server pilot/server/server.toml`")
@@ -214,11 +211,8 @@ def client(
 
     run_client(config, is_insecure=is_insecure, is_once=is_once)
     if is_json:
-        _say(
-            json.dumps(
-                {"client": read_client(config).id, "folder": str(read_client(config).folder)}
-            )
-        )
+        own = read_client(config)
+        _say(json.dumps({"client": own.id, "folder": str(own.folder)}))
 
 
 @app.command(
@@ -245,18 +239,10 @@ def status(
     if config.name.startswith("client-"):
         own = read_client(config)
         life = read_life(own.folder)
-        _say(
-            json.dumps({"client": own.id, "process": life._asdict()})
-            if is_json
-            else f"{own.id} is {life}"
-        )
-        return
-    found = read_status(config)
-    if is_json:
-        _say(json.dumps(found))
+        _report(is_json, {"client": own.id, "process": life._asdict()}, f"{own.id} is {life}")
     else:
-        for line in describe_in_words(found):
-            _say(line)
+        found = read_status(config)
+        _report(is_json, found, *describe_in_words(found))
 
 
 @app.command(
@@ -282,11 +268,8 @@ def backup(
     from plfl.deploy.programs.backup import make_backup
 
     made = make_backup(config, file)
-    _say(
-        json.dumps(asdict(made))
-        if is_json
-        else f"{file}: the {made.kind} {made.name}, {made.num_files} files"
-    )
+    words = f"{file}: the {made.kind} {made.name}, {made.num_files} files"
+    _report(is_json, asdict(made), words)
 
 
 @app.command(epilog="Example: `plfl federation restore server.tar plfl`")
@@ -298,18 +281,16 @@ def restore(
     """Put a server or a client back into a new folder, whole or not at all; it goes on with the run
     that it was in.
     """
+    from plfl.deploy.files.settings import read_client
     from plfl.deploy.programs.backup import restore_backup
 
-    found, config = restore_backup(file, folder)
-    if is_json:
-        _say(json.dumps({**asdict(found), "config": str(config)}))
-        return
-    _say(f"{config.parent}: the {found.kind} {found.name}, {found.num_files} files")
-    if found.kind == "client":
-        from plfl.deploy.files.settings import read_client
-
-        _say(f"its readings are not in a backup: they belong at {read_client(config).data}")
-    _say(f"  plfl federation {found.kind} {config}")
+    made, config = restore_backup(file, folder)
+    lines = [f"{config.parent}: the {made.kind} {made.name}, {made.num_files} files"]
+    if made.kind == "client":
+        place = read_client(config).data
+        lines.append(f"its readings are not in a backup: they belong at {place}")
+    found = {**asdict(made), "config": str(config)}
+    _report(is_json, found, *lines, f"  plfl federation {made.kind} {config}")
 
 
 @app.command(
@@ -334,25 +315,20 @@ def demo(
 
     Exit status 1 if a parameter differs by more than 1e-6 from the simulation's.
     """
-    from plfl.config import parse_settings
     from plfl.deploy.programs.demo import run_demo
-    from plfl.errors import RunFailed
 
     values = {**parse_settings(settings or []), "personal": personal, "server": server_name}
     tell = (lambda line: None) if is_json else (lambda line: _say(line, is_error=True))
     found = run_demo(clients, rounds, settings=values, folder=keep, observer=tell)
-    if is_json:
-        _say(json.dumps(found))
-    else:
-        _say(f"largest difference to the simulation: {found['max_abs_diff']:.2g}")
-        _say(
-            f"each way, per client and round: {found['bytes_per_client_round']} bytes "
-            f"({found['bytes_up_with_headers']} up and {found['bytes_down_with_headers']} "
-            "down with headers)"
-        )
-        _say(
-            f"seconds per round: {found['seconds_per_round']} (the first: "
-            f"{found['seconds_of_first_round']})"
-        )
+    _report(
+        is_json,
+        found,
+        f"largest difference to the simulation: {found['max_abs_diff']:.2g}",
+        f"each way, per client and round: {found['bytes_per_client_round']} bytes "
+        f"({found['bytes_up_with_headers']} up and {found['bytes_down_with_headers']} down with "
+        "headers)",
+        f"seconds per round: {found['seconds_per_round']} (the first: "
+        f"{found['seconds_of_first_round']})",
+    )
     if found["max_abs_diff"] > 1e-6:
         raise RunFailed(f"a parameter differs by {found['max_abs_diff']:.2g} from the simulation's")

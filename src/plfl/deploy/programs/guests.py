@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-MOST_STRANGERS, MOST_PER_KEY = 48, 12
-"""Connections. A stranger's costs some 100 kB of TLS; Flower's client uses up to four."""
-GRACE = 2.0
-"""Seconds that a stranger has to say who it is, however many wait."""
+# Connections. A stranger's costs some 100 kB of TLS; Flower's client uses up to four.
+MOST_STRANGERS = 48
+MOST_PER_KEY = 12
+GRACE = 2.0  # seconds that a stranger has to say who it is, however many wait
 _FULL_WAIT = 1.0
 
 
@@ -24,14 +24,10 @@ class Guest:
     """One connection."""
 
     address: str
-    since: float
-    """When it came, or when its last call ended."""
-    close: Callable[[], object] = lambda: None
-    """Ends it."""
-    key: bytes | None = None
-    """Whose it is; None is a stranger's."""
-    is_busy: bool = False
-    """Whether a call is under way."""
+    since: float  # when it came, or when its last call ended
+    close: Callable[[], object] = lambda: None  # ends it
+    key: bytes | None = None  # whose it is; None is a stranger's
+    is_busy: bool = False  # whether a call is under way
 
 
 @dataclass
@@ -79,7 +75,8 @@ class Guests:
 
     def rest(self, guest: Guest) -> None:
         """Note that its call is over."""
-        guest.is_busy, guest.since = False, self.clock()
+        guest.is_busy = False
+        guest.since = self.clock()
 
     def dismiss(self, guest: Guest) -> None:
         """Close a connection."""

@@ -13,14 +13,21 @@ import ssl
 import time
 from email.utils import formatdate
 
-from plfl.deploy.files.settings import ClientSettings, split_address
-from plfl.deploy.programs.front import GREETING, KEY_HEADER
+from plfl.deploy.files import certificates
+from plfl.deploy.files.addresses import split_address
+from plfl.deploy.files.settings import ClientSettings
+from plfl.deploy.programs.calls import GREETING, KEY_HEADER
 from plfl.errors import BadInput, PlflError, Transient
 
 _TIMEOUT = 10.0
 _LONGEST_ANSWER = 500
-_EXPIRED, _NOT_YET, _NAMES, _UNTRUSTED = {10}, {9}, {62, 63, 64}, {18, 19, 20, 21}
-"""OpenSSL's codes for why a certificate is not accepted."""
+# OpenSSL's codes for why a certificate is not accepted.
+_EXPIRED = 10
+_NOT_YET = 9
+_NAMES = (62, 63, 64)
+_UNTRUSTED = (18, 19, 20, 21)
+# OpenSSL's reasons for why the other side speaks no TLS.
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 
 
 class Unreachable(Transient):
@@ -34,20 +41,18 @@ class Unproven(BadInput):
 
 
 def check_server(settings: ClientSettings, *, is_insecure: bool = False) -> None:
-    """Refuse a server that this client cannot talk to; `Transient` where it is worth trying again."""
-    from plfl.deploy.files import certificates
-
+    """Refuse a server that this client cannot talk to; `Transient` where that may heal."""
     host, port = split_address(settings.server)
-    public = certificates.as_pem(certificates.public_of(settings.key.read_bytes()))
+    public = certificates.public_of(settings.key.read_bytes())
+    headers = {
+        KEY_HEADER: base64.b64encode(certificates.as_pem(public)).decode(),
+        "date": formatdate(_now(), usegmt=True),
+    }
     connection = _connect(settings, host, port, is_insecure=is_insecure)
     try:
-        headers = {
-            KEY_HEADER: base64.b64encode(public).decode(),
-            "date": formatdate(_now(), usegmt=True),
-        }
         connection.request("GET", GREETING, headers=headers)
         answer = connection.getresponse()
-        said = answer.read(_LONGEST_ANSWER).decode("utf-8", "replace")
+        said = " ".join(answer.read(_LONGEST_ANSWER).decode("utf-8", "replace").split())
     except ssl.SSLCertVerificationError as error:
         raise _explain_certificate(error, settings, host) from None
     except (ssl.SSLError, http.client.HTTPException, ConnectionResetError, TimeoutError) as error:
@@ -57,13 +62,11 @@ def check_server(settings: ClientSettings, *, is_insecure: bool = False) -> None
     finally:
         connection.close()
     if answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
-        raise Transient(
-            f"{settings.server} does not let this client in now: {' '.join(said.split())}"
-        )
+        raise Transient(f"{settings.server} does not let this client in now: {said}")
     if answer.status == http.HTTPStatus.FORBIDDEN:
-        known = certificates.fingerprint(certificates.public_of(settings.key.read_bytes()))
+        known = certificates.fingerprint(public)
         raise BadInput(
-            f"{settings.server} does not accept {settings.id!r} with the key {known}: {' '.join(said.split())}"
+            f"{settings.server} does not accept {settings.id!r} with the key {known}: {said}"
         )
 
 
@@ -92,13 +95,13 @@ def _explain_certificate(
     error: ssl.SSLCertVerificationError, settings: ClientSettings, host: str
 ) -> PlflError:
     code = error.verify_code
-    if code in _EXPIRED:
+    if code == _EXPIRED:
         return Transient(
             f"the certificate of {settings.server} has expired: the operator renews it with plfl "
             "federation renew-server",
             "if that was done, this machine's clock is wrong",
         )
-    if code in _NOT_YET:
+    if code == _NOT_YET:
         return Transient(
             f"the certificate of {settings.server} is not valid yet: is this machine's clock right?"
         )
@@ -128,12 +131,7 @@ def _explain_protocol(
             f"{settings.server} does not speak plain HTTP; leave out --insecure, or start the "
             "server with it too"
         )
-    if reason in (
-        "WRONG_VERSION_NUMBER",
-        "RECORD_LAYER_FAILURE",
-        "HTTP_REQUEST",
-        "UNKNOWN_PROTOCOL",
-    ):
+    if reason in _NO_TLS:
         return Unproven(
             f"{settings.server} does not speak TLS; start the server without --insecure, or "
             "this client with it too"

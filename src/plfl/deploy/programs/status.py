@@ -4,12 +4,12 @@ show.
 Only what left the clients is in them. `read_status` gives the server's own status with what is
 counted from it:
 
-    process                whether it runs, was stopped, failed or is finished, since when and why (`Life`)
-    bytes                  what went over the network: messages_up, messages_down, how much of them is
-                           headers, polling
-    history[].remarks      (client, what) for each that did not count in a round, or was late, with the reason
-    clients[].state        in words, with the reason; num_counted and num_asked say in how many rounds
-    clients[].rest         until which round it is not asked, and why; null if it is
+    process              whether it runs, was stopped, failed or is finished, since when and why
+    bytes                what went over the network: messages_up, messages_down, how much of them
+                         is headers, polling
+    history[].remarks    (client, what) for each that did not count in a round, or was late
+    clients[].state      in words, with the reason; num_counted and num_asked say in how many rounds
+    clients[].rest       until which round it is not asked, and why; null if it is
 """
 
 import json
@@ -22,10 +22,8 @@ from plfl.deploy.files.life import NEVER, Life, read_life
 from plfl.deploy.files.settings import read_server
 from plfl.errors import BadInput
 
-STATUS, TRAFFIC = "status.json", "traffic.json"
-"""Files in the server's folder: where it stands, and what went through its front since it was
-started.
-"""
+STATUS = "status.json"  # where a server stands
+TRAFFIC = "traffic.json"  # what went through its front since it was started
 _POLLING = ("/v1/fleet/pull-messages", "/v1/fleet/send-node-heartbeat")
 _LATE = "its answer to an earlier round came too late"
 _SHOWN_ROUNDS = 10
@@ -77,8 +75,10 @@ def _count(found: dict[str, Any], traffic: dict[str, Any]) -> dict[str, Any]:
         }
         for client in found["clients"]
     ]
-    messages = [count for path, count in traffic.items() if path not in _POLLING]
-    polling = [count for path, count in traffic.items() if path in _POLLING]
+    messages: Counter[str] = Counter()
+    polling: Counter[str] = Counter()
+    for path, count in traffic.items():
+        (polling if path in _POLLING else messages).update(count)
     return {
         **{key: found[key] for key in ("run", "rounds", "round", "written", "bytes_each_way")},
         "under_way": found.get("under_way"),
@@ -86,11 +86,11 @@ def _count(found: dict[str, Any], traffic: dict[str, Any]) -> dict[str, Any]:
         "clients": clients,
         "traffic": traffic,
         "bytes": {
-            "messages_up": sum(count["up"] for count in messages),
-            "messages_down": sum(count["down"] for count in messages),
-            "headers_up": sum(count["heads_up"] for count in messages),
-            "headers_down": sum(count["heads_down"] for count in messages),
-            "polling": sum(count["up"] + count["down"] for count in polling),
+            "messages_up": messages["up"],
+            "messages_down": messages["down"],
+            "headers_up": messages["heads_up"],
+            "headers_down": messages["heads_down"],
+            "polling": polling["up"] + polling["down"],
         },
     }
 
@@ -117,7 +117,8 @@ def _state(client: Mapping[str, Any]) -> str:
 
 def describe_in_words(found: Mapping[str, Any]) -> Iterator[str]:
     """Lines for a terminal."""
-    yield f"{found['run']}: round {found['round']} of {found['rounds']} (written {found['written']})"
+    when = f"(written {found['written']})"
+    yield f"{found['run']}: round {found['round']} of {found['rounds']} {when}"
     yield f"  the server is {Life(**found['process'])}"
     for row in found["history"][-_SHOWN_ROUNDS:]:
         yield f"  {describe_round(row)}"

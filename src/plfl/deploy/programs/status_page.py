@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from plfl.deploy.files.settings import OFF, ServerSettings, split_address
+from plfl.deploy.files.addresses import OFF, split_address
+from plfl.deploy.files.settings import ServerSettings
 from plfl.deploy.programs.status import (
     NothingYet,
     describe_traffic,
@@ -30,13 +31,13 @@ from plfl.report.federation_page import make_federation_page, make_waiting_page
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _REQUEST_SECONDS = 10.0
 _HEADERS = {
-    "content-type": "text/html; charset=utf-8",
     "cache-control": "no-store",
     "content-security-policy": "frame-ancestors 'none'; form-action 'none'; base-uri 'none'",
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
+_HTML = {"content-type": "text/html; charset=utf-8"}
 _PLAIN = {"content-type": "text/plain; charset=utf-8"}
 log = logging.getLogger("plfl")
 
@@ -54,9 +55,8 @@ def served(settings: ServerSettings, path: Path) -> Iterator[None]:
     if server is None:
         yield
         return
-    log.info(
-        "status page: http://%s/%s", settings.page, "" if server.is_local else " (without a login)"
-    )
+    login = "" if server.is_local else " (without a login)"
+    log.info("status page: http://%s/%s", settings.page, login)
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="page", daemon=True)
     thread.start()
     try:
@@ -115,36 +115,28 @@ class _Request(BaseHTTPRequestHandler):
     """
 
     server: _Server
-    server_version, sys_version = "plfl", ""
+    server_version = "plfl"
+    sys_version = ""
     timeout = _REQUEST_SECONDS
 
     def do_GET(self) -> None:
         """The page, if it is asked for by its own name."""
         if _name_in(self.headers.get_all("Host") or []) not in self.server.names:
-            self._refuse(421, "this page is asked for by the address in server.toml")
+            self._send(421, "this page is asked for by the address in server.toml\n", _PLAIN)
         elif self.path.partition("?")[0] != "/":
-            self._refuse(404, "there is one page here: /")
+            self._send(404, "there is one page here: /\n", _PLAIN)
         else:
-            self._send(200, self.server.make())
+            self._send(200, self.server.make(), _HTML)
 
-    def _refuse_method(self) -> None:
-        self._refuse(405, "only GET is answered here")
+    def _refuse(self) -> None:
+        self._send(405, "only GET is answered here\n", _PLAIN | {"allow": "GET"})
 
-    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = (
-        _refuse_method
-    )
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
 
-    def _refuse(self, status: int, why: str) -> None:
-        self._send(status, f"{why}\n", _PLAIN | ({"allow": "GET"} if status == 405 else {}))
-
-    def _send(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+    def _send(self, status: int, text: str, headers: Mapping[str, str]) -> None:
         body = text.encode()
         self.send_response(status)
-        for name, value in {
-            **_HEADERS,
-            **(headers or {}),
-            "content-length": str(len(body)),
-        }.items():
+        for name, value in {**_HEADERS, **headers, "content-length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

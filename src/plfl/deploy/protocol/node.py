@@ -24,7 +24,7 @@ import numpy as np
 from plfl.config import Config
 from plfl.data.rules import Finding
 from plfl.data.sources import Loaded
-from plfl.deploy.files.inspection import COUNT_FILE, PLAN_FILE, SECRET_FILE, parse_counts
+from plfl.deploy.files.runs import COUNT_FILE, PLAN_FILE, SECRET_FILE, parse_counts
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.protocol import keepsake
 from plfl.deploy.protocol.agreement import Agreement, check_data, own_plan, shared_shapes

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plfl.native.layout import FRIDAY, SAME_DAY, Fact
+
 _DAY = 86_400
 _AROUND_DAY = (-60, -30, -15, 0, 15, 30, 60)
 _AROUND_WEEK = (-30, -15, 0, 15, 30)
@@ -73,7 +75,7 @@ class Layout(NamedTuple):
     @property
     def num_likenesses(self) -> int:
         """Columns of `Inputs.likeness`."""
-        return len(self.path) + 7 + self.num_covariates
+        return len(self.path) + len(Fact) + self.num_covariates
 
 
 def make_layout(
@@ -324,23 +326,21 @@ def plain_cut_days(
     ]  # (batch, 1 + days, 3)
     is_off, is_off_then = _is_off(xp, calendar), _is_off(xp, arrived)
     shape = then.shape
-    facts = xp.stack(
-        [
-            xp.abs(base - level) / swing,
-            (xp.abs(arrived[:, :1, 1] - arrived[:, 1:, 1]) < 1e-3).astype(np.float32),
-            xp.abs(is_off_then[:, :1] - is_off_then[:, 1:]),
-            xp.abs(is_off[:, :1] - is_off[:, 1:]),
-            xp.broadcast_to(((back / day - 1) / RECENCY).astype(np.float32), shape),
-            xp.broadcast_to((back == day).astype(np.float32), shape),
-            xp.broadcast_to(leads.astype(np.float32) / day, shape),
-        ],
-        axis=-1,
-    )
+    facts = {
+        Fact.LEVEL: xp.abs(base - level) / swing,
+        Fact.WEEKDAY: (xp.abs(arrived[:, :1, 1] - arrived[:, 1:, 1]) < SAME_DAY).astype(np.float32),
+        Fact.OFF_THEN: xp.abs(is_off_then[:, :1] - is_off_then[:, 1:]),
+        Fact.OFF_NOW: xp.abs(is_off[:, :1] - is_off[:, 1:]),
+        Fact.RECENCY: xp.broadcast_to(((back / day - 1) / RECENCY).astype(np.float32), shape),
+        Fact.YESTERDAY: xp.broadcast_to((back == day).astype(np.float32), shape),
+        Fact.LEAD: xp.broadcast_to(leads.astype(np.float32) / day, shape),
+    }
     weather = (
         series.covariates[origins] - series.covariates[xp.clip(then, 0, None)]
     )  # (batch, days, covariates)
     path_apart = xp.abs(path_now[:, None] - path_then) / swing[..., None]
-    likeness = xp.concatenate([path_apart, facts, xp.abs(weather)], axis=-1)
+    compared = xp.stack([facts[fact] for fact in Fact], axis=-1)
+    likeness = xp.concatenate([path_apart, compared, xp.abs(weather)], axis=-1)
     return (
         likeness,
         xp.stack([reached - level, reached - base], axis=-1) / swing[..., None],
@@ -350,4 +350,4 @@ def plain_cut_days(
 
 def _is_off(xp: Any, rows: Any) -> Any:
     """1 on weekends and holidays: rows (..., 3) of a calendar."""
-    return ((rows[..., 1] > 4.5 / 7) | (rows[..., 2] > 0)).astype(np.float32)
+    return ((rows[..., 1] > FRIDAY) | (rows[..., 2] > 0)).astype(np.float32)

@@ -18,17 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plfl.forecast.past_days.inputs import Inputs, Layout
+from plfl.native.layout import BAND, DAYS, LEAST_VARIANCE, NUM_LAYERS, POOLED, UNKNOWN
 
 NUM_HEADS = 6
 SCORE_WIDTH = 16
-_NUM_BLOCKS = 2
-_POOLED = 4
-"""Numbers of each head: mean and spread of two changes."""
-_UNKNOWN = -1e9
-"""Score of a day that was not read."""
 LookBack = Callable[[Any, Sequence[Any], Inputs], Any]
-"""From the library, the params of `_DAYS` and inputs to (batch, heads * 4)."""
-_DAYS = ("0.weight", "0.bias", "1.weight", "distance")
+"""From the library, the params of `DAYS` and inputs to (batch, heads * 4)."""
 
 
 class Shape(NamedTuple):
@@ -42,7 +37,7 @@ class Shape(NamedTuple):
     @property
     def num_inputs(self) -> int:
         """Columns that the network sees: the features, and what the past days say."""
-        return self.layout.num_features + (NUM_HEADS * _POOLED if self.layout.num_days else 0)
+        return self.layout.num_features + (NUM_HEADS * POOLED if self.layout.num_days else 0)
 
 
 def param_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
@@ -57,7 +52,7 @@ def param_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
             found[f"{band}.days.1.weight"] = (NUM_HEADS, SCORE_WIDTH)
             found[f"{band}.days.distance"] = (NUM_HEADS, likenesses)
         found[f"{band}.body.0.weight"], found[f"{band}.body.0.bias"] = (width, num_inputs), (width,)
-        for k in range(1, _NUM_BLOCKS + 1):
+        for k in range(1, NUM_LAYERS):
             found[f"{band}.body.{k}.weight"], found[f"{band}.body.{k}.bias"] = (
                 (width, width),
                 (width,),
@@ -72,9 +67,7 @@ def param_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
 
 def band_names(band: str) -> list[str]:
     """The params of a band that looks at past days, in the order of the layers."""
-    body = [f"body.{k}.{what}" for k in range(_NUM_BLOCKS + 1) for what in ("weight", "bias")]
-    own = [*(f"days.{name}" for name in _DAYS), *body, "head.weight", "head.bias", "skip.weight"]
-    return [f"{band}.{name}" for name in own]
+    return [f"{band}.{name}" for name in BAND]
 
 
 def spread_of(name: str, fan_in: int) -> float:
@@ -96,16 +89,16 @@ def plain_look_back(xp: Any, params: Sequence[Any], cut: Inputs) -> Any:
     weight, bias, mix, distance = params
     inner = _silu(xp, cut.likeness @ weight.T + bias)
     scores = inner @ mix.T - cut.likeness @ xp.abs(distance).T  # (batch, days, heads)
-    scores = xp.where(cut.is_known[..., None], scores, _UNKNOWN)
+    scores = xp.where(cut.is_known[..., None], scores, UNKNOWN)
     weights = xp.exp(scores - scores.max(axis=1, keepdims=True))
     weights = weights / weights.sum(axis=1, keepdims=True)
     moments = xp.concatenate([cut.changes, cut.changes**2], axis=-1)  # (batch, days, 4)
     pooled = xp.swapaxes(weights, 1, 2) @ moments  # (batch, heads, 4)
     mean, square = pooled[..., :2], pooled[..., 2:]
-    spread = xp.sqrt(xp.maximum(square - mean**2, 0.0) + 1e-6)
+    spread = xp.sqrt(xp.maximum(square - mean**2, 0.0) + LEAST_VARIANCE)
     is_any = xp.where(cut.is_known.any(axis=1), 1.0, 0.0).astype(np.float32)[:, None, None]
     found = xp.concatenate([mean, spread], axis=-1) * is_any
-    return found.reshape(found.shape[0], NUM_HEADS * _POOLED)
+    return found.reshape(found.shape[0], NUM_HEADS * POOLED)
 
 
 def forecast_changes(
@@ -122,12 +115,12 @@ def forecast_changes(
     for band, cut in zip(shape.bands, inputs, strict=True):
         x = cut.features
         if shape.layout.num_days:
-            looked = look_back(xp, [params[f"{band}.days.{name}"] for name in _DAYS], cut)
+            looked = look_back(xp, [params[f"{band}.{name}"] for name in DAYS], cut)
             x = xp.concatenate([x, looked], axis=-1)
         hidden = _silu(
             xp, _dense(params[f"{band}.body.0.weight"], params[f"{band}.body.0.bias"], x)
         )
-        for k in range(1, _NUM_BLOCKS + 1):
+        for k in range(1, NUM_LAYERS):
             hidden = hidden + _silu(
                 xp,
                 _dense(params[f"{band}.body.{k}.weight"], params[f"{band}.body.{k}.bias"], hidden),

@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from plfl.config import Config, check_key
+from plfl.config import Config, check_key, check_keys
 from plfl.errors import BadInput
 from plfl.federate.plan import AGGREGATE_SETTINGS, CLIENT_SETTINGS, SERVER_SETTINGS, complete
 from plfl.recipes import make_recipe
@@ -212,12 +212,8 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 
 def make_study(name: str, values: Mapping[str, Any]) -> Study:
     """The study that a file's values describe, checked."""
-    known = {*_RULES, "recipe", "settings", "grid"}
-    for key in values:
-        if key not in known:
-            raise BadInput(
-                f"study {name}: unknown key {key!r}", f"known: {', '.join(sorted(known))}, quick"
-            )
+    known = [*_RULES, "recipe", "settings", "grid", "quick"]
+    check_keys(values, known, f"study {name}: unknown key")
     settings = dict(values.get("settings", {}))
     grids = _as_grids(values.get("grid", {}))
     _check_fields(name, settings, grids)

@@ -1,0 +1,277 @@
+"""A client's call at the server's front: its head, who it says it is, and how it is carried.
+
+HTTP/1.1 outside is h11's, strict, so that what passes is what was understood; inside it is httpx's.
+Nothing may stall: a head, a piece of a body and a piece of an answer have their seconds, and no
+body is held as a whole.
+"""
+
+import asyncio
+import base64
+import binascii
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import formatdate, parsedate_to_datetime
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from plfl.errors import BadInput
+
+try:
+    import h11
+    import httpx
+except ImportError:
+    raise BadInput(
+        "a real federation needs the package flwr, which is not installed",
+        "pip install 'plfl[flower]'",
+    ) from None
+
+# Where a client asks before it calls.
+GREETING = "/"
+# Flower's headers: the client's public key (PEM in base64), the time, and its signature of that.
+KEY_HEADER = "flwr-public-key"
+TIME_HEADER = "flwr-timestamp"
+SIGNATURE_HEADER = "flwr-signature"
+# Seconds by which a client's clock may differ: its signatures carry the time, and Flower accepts no
+# others.
+MOST_AHEAD = 5.0
+MOST_BEHIND = 305.0
+PIECE = 64 * 1024
+# A connection that ended, or talks nonsense.
+BROKEN = (OSError, TimeoutError, h11.ProtocolError, httpx.TransportError)
+_NOT_ACTIVATED = 2004  # Flower's code for a client that may not take part
+_LARGEST_HEAD = 16 * 1024
+_STALL_SECONDS = 30.0
+_CLOSING_SECONDS = 0.5
+_LINK_SECONDS = {"connect": 10.0, "read": 120.0, "write": 30.0, "pool": 10.0}
+# Headers that are for one connection, and are not passed on.
+_OF_CONNECTION = {
+    *(b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"),
+}
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+@dataclass(eq=False)
+class Refused(Exception):
+    """An answer that asks nobody."""
+
+    status: int
+    why: str
+    path: str = ""
+    is_identity: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """The head of a request."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    raw_headers: RawHeaders
+    key: bytes | None  # the public key that it names (PEM)
+    length: int | None
+
+
+def _parse(request: h11.Request) -> Call:
+    raw = list(request.headers)
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
+    if len(raw) > len(headers):
+        raise Refused(400, "a header is there twice")
+    length = None if "transfer-encoding" in headers else headers.get("content-length")
+    return Call(
+        request.method.decode("latin-1"),
+        request.target.decode("latin-1"),
+        headers,
+        raw,
+        _decode(headers.get(KEY_HEADER, "")),
+        None if length is None else int(length),
+    )
+
+
+def _decode(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True) or None
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _passed_on(headers: RawHeaders) -> RawHeaders:
+    return [(name, value) for name, value in headers if name.lower() not in _OF_CONNECTION]
+
+
+def fault_of_signature(call: Call) -> str | None:
+    """What is wrong with a call's signature of its time; the key is one of the roster's."""
+    text = call.headers.get(TIME_HEADER, "")
+    signature = _decode(call.headers.get(SIGNATURE_HEADER, ""))
+    try:
+        age = time.time() - datetime.fromisoformat(text).timestamp()
+        if not -MOST_AHEAD < age < MOST_BEHIND:
+            return _explain_clock(-age)
+        public = load_pem_public_key(call.key or b"")
+        if not isinstance(public, ec.EllipticCurvePublicKey) or signature is None:
+            return "its signature is not valid"
+        public.verify(signature, text.encode("ascii"), ec.ECDSA(hashes.SHA256()))
+    except (ValueError, OverflowError, UnsupportedAlgorithm):
+        return "it is not signed"
+    except InvalidSignature:
+        return "its signature is not valid"
+    return None
+
+
+def fault_of_clock(call: Call) -> str | None:
+    """What is wrong with the time that a client says it is."""
+    try:
+        said = parsedate_to_datetime(call.headers.get("date", "")).timestamp()
+    except (ValueError, OverflowError):
+        return "it does not say what time it is there"
+    ahead = said + 0.5 - time.time()  # it comes in whole seconds
+    return None if -MOST_BEHIND <= ahead <= MOST_AHEAD else _explain_clock(ahead)
+
+
+def _explain_clock(ahead: float) -> str:
+    return (
+        f"the client's clock is {abs(ahead):.0f} s {('ahead of' if ahead > 0 else 'behind')} "
+        f"the server's, and at most {MOST_AHEAD:.0f} s ahead and {MOST_BEHIND:.0f} s behind "
+        "are accepted; set it (timedatectl set-ntp true)"
+    )
+
+
+class Line:
+    """A connection by which calls come: bytes by asyncio, HTTP by h11."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.first = b""  # the first byte that came
+        self.body_up = 0
+        self.body_down = 0
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.SERVER, _LARGEST_HEAD)
+        self._num_read = 0
+        self._num_written = 0
+        self._marked = (0, 0)
+
+    async def next_call(self, seconds: float) -> Call | None:
+        """The head of the next call; None at the end of the connection."""
+        self._marked = self._counts()
+        self.body_up = self.body_down = 0
+        try:
+            async with asyncio.timeout(seconds):
+                event = await self._read()
+        except h11.RemoteProtocolError:
+            raise Refused(400, "this is not a request that can be read") from None
+        return _parse(event) if isinstance(event, h11.Request) else None
+
+    async def _read(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            piece = await self._reader.read(PIECE)
+            self.first = self.first or piece[:1]
+            self._num_read += len(piece)
+            self._http.receive_data(piece)
+        return event
+
+    async def read_body(self) -> AsyncIterator[bytes]:
+        """The body of the call, piece by piece as it comes."""
+        while True:
+            async with asyncio.timeout(_STALL_SECONDS):
+                event = await self._read()
+            if isinstance(event, h11.EndOfMessage):
+                return
+            if not isinstance(event, h11.Data):
+                raise ConnectionError("it ended in the middle of a body")
+            self.body_up += len(event.data)
+            yield bytes(event.data)
+
+    async def answer(self, answer: httpx.Response) -> None:
+        """Pass an answer on, piece by piece as it comes."""
+        headers = _passed_on(answer.headers.raw)
+        await self._write(h11.Response(status_code=answer.status_code, headers=headers))
+        async for piece in answer.aiter_raw():
+            self.body_down += len(piece)
+            await self._write(h11.Data(data=piece))
+        await self._write(h11.EndOfMessage())
+
+    async def _write(self, event: h11.Event) -> None:
+        piece = self._http.send(event) or b""
+        self._num_written += len(piece)
+        self._writer.write(piece)
+        async with asyncio.timeout(_STALL_SECONDS):
+            await self._writer.drain()
+
+    def count(self) -> tuple[int, int]:
+        """Bytes that came and went with this call, heads included."""
+        came, went = self._counts()
+        return came - self._marked[0], went - self._marked[1]
+
+    def _counts(self) -> tuple[int, int]:
+        return self._num_read - len(self._http.trailing_data[0]), self._num_written
+
+    def begin_again(self) -> bool:
+        """Get ready for the next call; whether that is possible."""
+        if (self._http.our_state, self._http.their_state) != (h11.DONE, h11.DONE):
+            return False
+        self._http.start_next_cycle()
+        return True
+
+    async def refuse(self, refused: Refused) -> None:
+        """Answer a call that does not pass, whatever of it has come."""
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        body = refused.why.encode()
+        kind = b"text/plain"
+        if refused.is_identity and refused.path:
+            body = json.dumps({"code": _NOT_ACTIVATED, "detail": refused.why}).encode()
+            kind = b"application/json"
+        headers = [
+            *((b"date", formatdate(usegmt=True).encode()), (b"server", b"plfl")),
+            *((b"content-type", kind), (b"content-length", str(len(body)).encode())),
+            (b"connection", b"close"),
+        ]
+        await self._write(
+            h11.Response(status_code=refused.status, headers=headers, reason=b"refused")
+        )
+        await self._write(h11.Data(data=body))
+        await self._write(h11.EndOfMessage())
+
+    async def close(self) -> None:
+        """Close what was sent as a whole, and in any case."""
+        try:
+            self._writer.close()
+            async with asyncio.timeout(_CLOSING_SECONDS):
+                await self._writer.wait_closed()
+        except (OSError, RuntimeError, TimeoutError):
+            pass
+        finally:
+            self._writer.transport.abort()
+
+
+class Link(httpx.AsyncHTTPTransport):
+    """Flower's SuperLink on loopback, which answers calls."""
+
+    def __init__(self, port: int, ca: Path, idle_seconds: float) -> None:
+        self._url = f"https://127.0.0.1:{port}"
+        super().__init__(
+            verify=ssl.create_default_context(cafile=str(ca)),
+            limits=httpx.Limits(keepalive_expiry=idle_seconds),
+        )
+
+    async def ask(self, call: Call, line: Line) -> httpx.Response:
+        """The head of its answer; clients try again where there is none (503)."""
+        request = httpx.Request(
+            "POST",
+            f"{self._url}{call.path}",
+            headers=_passed_on(call.raw_headers),
+            content=line.read_body(),
+            extensions={"timeout": _LINK_SECONDS},
+        )
+        try:
+            return await self.handle_async_request(request)
+        except BROKEN:
+            raise Refused(503, "the server is starting", call.path) from None
