@@ -148,7 +148,7 @@ def measure_forecaster(repeats: int) -> dict[str, float]:
     params = training.model.init(jax.random.key(0))
 
     def cut(total: Any, windows: Any) -> Any:
-        found = jax.lax.optimization_barrier(training.cut(data, windows))  # all of it is made
+        found = jax.lax.optimization_barrier(training.view.cut(data, windows))  # all of it is made
         return total + sum(array.ravel()[0].astype(jnp.float32) for array in jax.tree.leaves(found))
 
     def step(carry: Any, windows: Any) -> Any:

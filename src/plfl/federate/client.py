@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from plfl.federate.guard import Guard
-from plfl.federate.params import blur_key, subtract
+from plfl.federate.params import blur_key
 from plfl.federate.partition import Partition
 from plfl.forecast.models import Model, Params
 from plfl.forecast.past_days.fused import Objective
@@ -213,11 +213,7 @@ class LocalTraining(NamedTuple):
         pace: jax.Array | None = None,
     ) -> tuple[tuple[Params, Any], jax.Array]:
         """One local step on some windows."""
-        return self.learn(carry, self.cut(data, windows), server_shared, pace)
-
-    def cut(self, data: ClientData, windows: Any) -> tuple[Any, jax.Array]:
-        """Inputs and targets (batch,) of some windows."""
-        return self.view.cut(data, windows)
+        return self.learn(carry, self.view.cut(data, windows), server_shared, pace)
 
     def learn(
         self,
@@ -266,7 +262,8 @@ class LocalTraining(NamedTuple):
         )
         is_finite = jnp.isfinite(numbers).all()  # one reduction: many take long to compile
         kept = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), after, client)
-        return kept, subtract(shared, server_shared), is_finite
+        update = {name: shared[name] - server_shared[name] for name in shared}
+        return kept, update, is_finite
 
     def protect(self, update: Params, server_shared: Params, key: jax.Array) -> Params:
         """The update as it leaves; the key is the round's."""
@@ -301,7 +298,7 @@ def client_update(
             return training.step(
                 carry, jax.tree.map(lambda a: a[0], windows), data, server_shared, pace
             )
-        batches = jax.vmap(lambda one: training.cut(data, one))(windows)
+        batches = jax.vmap(lambda one: training.view.cut(data, one))(windows)
         return jax.lax.scan(
             lambda carry, one: training.learn(carry, one, server_shared, pace), carry, batches
         )

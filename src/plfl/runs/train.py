@@ -31,7 +31,7 @@ from plfl.federate.gate import REASONS
 from plfl.federate.plan import complete
 from plfl.federate.processes import group as processes
 from plfl.federate.processes.devices import prepare
-from plfl.federate.round import FederationState, RoundResult
+from plfl.federate.round import FederationState
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.models import Model
 from plfl.forecast.windows import Task, make_task
@@ -239,13 +239,31 @@ class _Rounds:
                 job.result()
 
     def _run_round(self, round_index: int) -> None:
+        """One more row of the history; updates that do not count are told."""
         begun = time.perf_counter()
         result, cohort = self.federation.engine.run_round(self.state, round_index)
         self.state = jax.block_until_ready(result.state)
         seconds = time.perf_counter() - begun
         ids = self.federation.plan.task.panel.ids
         asked = np.flatnonzero(np.asarray(cohort)[: len(ids)])
-        self.history.append(_describe_round(round_index, result, ids, asked, seconds))
+        verdicts = np.asarray(result.verdicts)
+        losses = np.asarray(result.losses, np.float64)
+        refused = [{"client": ids[c], "reason": REASONS[verdicts[c]]} for c in asked if verdicts[c]]
+        for row in refused:
+            words = (round_index, row["client"], row["reason"])
+            log.warning("round %d: the update of %s does not count: %s", *words)
+        accepted: list[float | None] = [float(losses[c]) for c in asked if not verdicts[c]]
+        self.history.append(
+            {
+                "round": round_index,
+                "loss": mean_defined(accepted),
+                "validation_mase": None,
+                "num_asked": len(asked),
+                "num_accepted": len(accepted),
+                "seconds": seconds,
+                "quarantined": refused,
+            }
+        )
         if self.federation.plan.is_evaluated(round_index):
             self._evaluate()
 
@@ -284,9 +302,16 @@ class _Rounds:
             seconds=self.clock(),
             stamp=self.federation.stamp,
         )
-        processes.decide_once(lambda: _write_snapshot(self.files, snapshot))
+        processes.decide_once(lambda: self._write(snapshot))
         self.files.saved_round = len(self.history)
         self.saved_at = time.perf_counter()
+
+    def _write(self, snapshot: Snapshot) -> None:
+        assert self.files.folder is not None
+        with self.files.writing():
+            checkpoint.save(self.files.folder, snapshot)
+            self.files.saved_round = snapshot.round_index
+            write_history(self.files.folder / "rounds.csv", self.history)
 
     def _leave(self) -> None:
         if self.files.folder is None:
@@ -296,40 +321,6 @@ class _Rounds:
             f"stopped after round {len(self.history)} of {self.federation.plan.config.rounds}, "
             f"everything is saved. Go on with: {self.files.resume_command}"
         )
-
-
-def _write_snapshot(files: RunFiles, snapshot: Snapshot) -> None:
-    assert files.folder is not None
-    with files.writing():
-        checkpoint.save(files.folder, snapshot)
-        files.saved_round = snapshot.round_index
-        write_history(files.folder / "rounds.csv", snapshot.history)
-
-
-def _describe_round(
-    round_index: int, result: RoundResult, ids: tuple[str, ...], asked: np.ndarray, seconds: float
-) -> dict[str, Any]:
-    """A row of the history; updates that do not count are told."""
-    verdicts = np.asarray(result.verdicts)
-    losses = np.asarray(result.losses, np.float64)
-    refused = [{"client": ids[c], "reason": REASONS[verdicts[c]]} for c in asked if verdicts[c]]
-    for row in refused:
-        log.warning(
-            "round %d: the update of %s does not count: %s",
-            round_index,
-            row["client"],
-            row["reason"],
-        )
-    accepted = [float(losses[c]) for c in asked if not verdicts[c]]
-    return {
-        "round": round_index,
-        "loss": mean_defined(list(accepted)),
-        "validation_mase": None,
-        "num_asked": len(asked),
-        "num_accepted": len(accepted),
-        "seconds": seconds,
-        "quarantined": refused,
-    }
 
 
 def _announce(federation: Federation, num_done: int) -> None:

@@ -27,16 +27,12 @@ class Engine(ABC):
         self.rows = rows
         self.scratch = scratch or Scratch()
         self.num_clients = plan.task.panel.num_clients
+        self.chunk: int | None = None  # clients on the devices at once; None if all are
 
     @property
     def devices(self) -> list[jax.Device]:
         """Where clients train."""
         return self.rows.mesh.devices.ravel().tolist()
-
-    @property
-    def chunk(self) -> int | None:
-        """Clients that are on the devices at once; None if all are."""
-        return None
 
     @abstractmethod
     def init(self) -> FederationState:

@@ -62,6 +62,7 @@ class Streamed(Engine):
         num_chunks = -(-plan.num_asked // chunk)
         rows = Rows(-(-plan.num_asked // num_chunks), plan.training, devices)
         super().__init__(plan, rows, scratch)
+        self.chunk = rows.num_rows
         ids = plan.task.panel.ids
         self.keys = np.asarray(jax.random.key_data(client_keys(plan.config.seed, ids)))
         self.num_windows = plan.task.num_windows.astype(np.float32)
@@ -90,11 +91,6 @@ class Streamed(Engine):
         self._choose = jax.jit(
             lambda keys, at: choose_cohort(jax.random.wrap_key_data(keys), at, plan.num_asked)
         )
-
-    @property
-    @override
-    def chunk(self) -> int:
-        return self.rows.num_rows
 
     @override
     def init(self) -> FederationState:
