@@ -9,7 +9,7 @@ twice and a page that prints. Inputs run in processes of their own, so that a cr
 a library is caught and named.
 
     python benchmarks/campaign_fuzz.py [--count 100000] [--seed 0] [--jobs 2]
-    python benchmarks/campaign_fuzz.py --seed 0 --index 1234     (one input again, with its traceback)
+    python benchmarks/campaign_fuzz.py --seed 0 --index 1234    (one input again, with traceback)
 """
 
 import argparse
@@ -48,7 +48,8 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "data"))
 import comstock_folder  # the fixture that the reader's own tests use
 
-from plfl.cli import terminal
+from plfl.cli.check import print_diagnosis
+from plfl.cli.console import output
 from plfl.config import Config
 from plfl.data.panel import Panel
 from plfl.data.rules import LEVELS, RULES
@@ -63,7 +64,8 @@ NUM_BASES = 64
 BLOCK, RENEW_BLOCKS = 500, 10
 _NOT_FINITE = re.compile(r"(?<![\w./-])[-+]?(nan|inf|infinity)(?![\w-])", re.IGNORECASE)
 _QUOTED = re.compile(
-    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|CSV parse error.*|columns are .*|read as columns .*|empty \(NaN\)""",
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|CSV parse error.*|columns are .*|read as columns .*"""
+    r"|empty \(NaN\)",
     re.DOTALL,
 )  # what messages repeat of the file, and the advice to leave a cell empty
 
@@ -1263,14 +1265,14 @@ def _try(table: object, settings: dict[str, Any], index: int) -> tuple[str, ...]
             "another panel the second time"
         )
     if index % PRINT_EVERY == 0:
-        with terminal.output.capture() as printed:
-            terminal.print_diagnosis(found)
+        with output.capture() as printed:
+            print_diagnosis(found)
         printed.get().encode()
     return tuple(sorted({finding.code for finding in found.findings})) or ("clean",)
 
 
 def check(found: Diagnosis) -> None:
-    """Refuse a diagnosis that contradicts itself, shows what is no number, or has a panel with it."""
+    """Refuse a diagnosis that contradicts itself, or shows or holds what is no number."""
     json.dumps(found.to_dict(), allow_nan=False)
     for finding in found.findings:
         rule = RULES[finding.code]
@@ -1328,7 +1330,7 @@ def _fingerprint(panel: Panel | None) -> str | None:
 
 
 def work(seed: int, pipe: Connection, log: str) -> None:
-    """Try the inputs that come through the pipe; a hang or a crash leaves its traceback in the log."""
+    """Try the inputs that come through the pipe; a hang or crash leaves a traceback in the log."""
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pa.set_cpu_count(1)

@@ -48,8 +48,9 @@ from plfl.data.generated import generate
 from plfl.data.sources import load_frame
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.protocol.agreement import make_agreement
+from plfl.deploy.protocol.keepsake import write_draws_secret
 from plfl.deploy.protocol.messages import PLAN, READY, TRAIN, Message
-from plfl.deploy.protocol.node import Node, write_draws_secret
+from plfl.deploy.protocol.node import Node
 from plfl.deploy.protocol.policy import agreed_settings
 from plfl.errors import BadInput
 from plfl.federate.engines import make_engine
@@ -502,7 +503,7 @@ class Bench:
         )
         plan = Message(PLAN, {"agreement": agreement.to_json()})
         assert all(node.answer(plan).kind == READY for node in self.nodes.values())
-        init = jax.jit(self.nodes["b001"].plan().training.model.init)(jax.random.key(0))
+        init = jax.jit(self.nodes["b001"].agreed.plan().training.model.init)(jax.random.key(0))
         params = {name: np.asarray(value) for name, value in init.items()}
         facts = {
             "agreement": agreement.digest,
@@ -526,7 +527,7 @@ class Bench:
     def _update(self, node: Node, train: Message, meters: Mapping[str, Meter]) -> dict[str, Any]:
         node.load = lambda config: load_frame(as_table(meters), config)
         node.__dict__.pop("task", None)
-        shutil.rmtree(node.kept_folder, ignore_errors=True)
+        shutil.rmtree(node.agreed.kept_folder, ignore_errors=True)
         said = node.answer(train)
         if "reason" in said.facts:
             raise _LeftOut(said.facts["reason"])

@@ -428,7 +428,7 @@ IN_FILES: dict[str, tuple[str, Callable[[pd.DataFrame, Path], Planted]]] = {
 def is_found(
     found: Diagnosis, code: str, planted: Planted, before: Diagnosis | None = None
 ) -> bool:
-    """Whether the rule is named for the meter, near the place or more often than without the fault."""
+    """Whether the rule is named for the meter, near the place or more often than before."""
     num_before = (
         sum(finding.count for finding in before.findings if finding.code == code) if before else 0
     )

@@ -20,13 +20,16 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from in_process import LocalWire, make_nodes
 from plfl.config import Config
 from plfl.data.panel import Panel
 from plfl.data.sources import load_sources
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.protocol.agreement import make_agreement
-from plfl.deploy.protocol.coordinator import Coordinator, Terms
-from plfl.deploy.protocol.local import LocalWire, make_nodes
+from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.coordinator import Coordinator
 from plfl.deploy.protocol.messages import TRAIN, UPDATE, Message
 from plfl.deploy.protocol.node import Node
 from plfl.deploy.protocol.policy import agreed_settings
@@ -87,9 +90,9 @@ def test_mase(nodes: Mapping[str, Node], shared: Params) -> float:
     """The mean over clients, each with its own personal layers."""
     scores = []
     for node in nodes.values():
-        task, plan = node.task, node.plan()
+        task, plan = node.agreed.task, node.agreed.plan()
         training = plan.training
-        params = training.partition.merge(shared, node.last_state(plan).personal)
+        params = training.partition.merge(shared, node.agreed.last_state().personal)
         origins = task.origins["test"][0]
         forecast = task.scalers[0].unscale_load(
             np.asarray(training.forecast(params, task.client(0), origins))

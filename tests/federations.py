@@ -1,8 +1,9 @@
 """Federations of separate servers and clients in one process, for the tests of `plfl.deploy`."""
 
-from plfl.deploy.protocol import local
-from plfl.deploy.protocol.coordinator import Coordinator, Terms
-from plfl.deploy.protocol.local import LocalWire
+import in_process
+from in_process import LocalWire
+from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.coordinator import Coordinator
 from small import agree_on, consenting, tiny_config
 
 SOON = Terms(deadline=0.2, settling=0.2, patience=3)
@@ -12,7 +13,7 @@ ANY = consenting(tiny_config(), **UNGUARDED)
 
 
 def make_nodes(folder, panel, policy=ANY, finish=None):
-    return local.make_nodes(folder, panel, policy, finish)
+    return in_process.make_nodes(folder, panel, policy, finish)
 
 
 def make_federation(folder, panel, config, terms=SOON, wire=None, **more):

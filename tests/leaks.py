@@ -61,15 +61,15 @@ def private_arrays(node):
     """All that must stay at home: personal params and moments of every round on the disk, series,
     areas and scalers.
     """
-    task, found = node.task, {}
-    for path in sorted(node.kept_folder.glob("*.safetensors")):
+    task, found = node.agreed.task, {}
+    for path in sorted(node.agreed.kept_folder.glob("*.safetensors")):
         arrays, facts = read_arrays(path)
         own = {
             name: array for name, array in arrays.items() if name.startswith(("before/", "after/"))
         }
         found |= {f"round {facts['round']}: {name}": array for name, array in own.items()}
     found |= {
-        f"newcomer: {name}": value for name, value in to_named(node.newcomer(node.plan())).items()
+        f"newcomer: {name}": value for name, value in to_named(node.agreed.newcomer()).items()
     }
     found |= {
         "load": task.panel.load,

@@ -4,9 +4,12 @@ import threading
 from contextlib import contextmanager
 
 from plfl.deploy.flower.process import environment
-from plfl.deploy.flower.server import FlowerWire, Link
-from plfl.deploy.programs.server import _Members, _superlink_command
-from plfl.deploy.programs.supervise import Child, Supervisor, free_port, write_link_secret
+from plfl.deploy.flower.server import Link
+from plfl.deploy.flower.wire import FlowerWire
+from plfl.deploy.programs.members import Members
+from plfl.deploy.programs.server import superlink_command
+from plfl.deploy.programs.supervise import Child, keep_alive
+from plfl.deploy.programs.workplace import free_port, write_link_secret
 
 
 @contextmanager
@@ -16,14 +19,14 @@ def superlink(settings):
     secret, port, stop = write_link_secret(settings.folder), free_port(), threading.Event()
     child = Child(
         "superlink",
-        lambda: _superlink_command(settings, port, secret),
+        superlink_command(settings, port, secret),
         environment(settings.folder),
     )
-    keeper = threading.Thread(target=Supervisor([child]).run, args=(stop.is_set,))
+    keeper = threading.Thread(target=keep_alive, args=([child], stop.is_set))
     keeper.start()
     wire = FlowerWire(
         Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes()),
-        _Members(settings).keys,
+        Members(settings).keys,
     )
     try:
         yield port, wire

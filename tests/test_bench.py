@@ -15,11 +15,11 @@ import pytest
 from plfl.bench import run
 from plfl.bench.measure import count_flop, make_work
 from plfl.bench.options import PEERS, SYSTEMS, Options, days_for, make_options
-from plfl.bench.page import make_page
 from plfl.bench.run import Bench, pinned_to, run_bench
-from plfl.cli.terminal import print_bench
+from plfl.cli.bench import print_bench
 from plfl.errors import BadInput, RunFailed
 from plfl.federate.processes.devices import core_numbers
+from plfl.report.page import write_report
 
 SCRIPTS = run.PEERS.parent
 PEER_PROGRAMS = ("given", "torch_loop", "torch_stacked", "flower", "flower_client")
@@ -163,6 +163,7 @@ def test_the_page_shows_every_system_and_needs_no_network(no_processes, tmp_path
         assert words in page
     assert "With 120 clients each has 120 days of data" in page
     assert "http" not in page.replace("http-equiv", "")
+    assert write_report(tmp_path / "bench").read_text() == page
 
 
 def test_a_busy_machine_is_named(no_processes, tmp_path, monkeypatch, capsys):
@@ -180,7 +181,7 @@ def test_a_sweep_measures_ours_alone(sweep, num_points, no_processes, tmp_path, 
     monkeypatch.setattr(run, "core_numbers", lambda: {0, 1})
     result = run_bench(Options(sweep=sweep), tmp_path / "bench")
     assert [len(point["systems"]) for point in result["points"]] == [1] * num_points
-    assert f"client-steps/s against {sweep}" in make_page(result)
+    assert f"client-steps/s against {sweep}" in (tmp_path / "bench" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,18 @@ def test_a_number_that_is_not_finite_is_seen(campaign, detail):
 
 
 def test_an_infinite_load_is_seen(campaign):
-    load, none = np.full((1, 4), 1, np.float32), np.zeros((1, 4, 0), np.float32)
+    none = np.zeros((1, 4, 0), np.float32)
     panel = Panel(
-        ids=("a",), start=np.datetime64("2018-01-01T00:00"), interval=np.timedelta64(15, "m"), load=load,
-        covariates=none, covariate_names=(), statics=none[:, 0], static_names=(), zones=("UTC",),
-    )  # fmt: skip
+        ids=("a",),
+        start=np.datetime64("2018-01-01T00:00"),
+        interval=np.timedelta64(15, "m"),
+        load=np.full((1, 4), 1, np.float32),
+        covariates=none,
+        covariate_names=(),
+        statics=none[:, 0],
+        static_names=(),
+        zones=("UTC",),
+    )
     panel.load[0, 2] = np.inf
     with pytest.raises(AssertionError, match="load beyond"):
         campaign.check_panel(panel)

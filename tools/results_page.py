@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from plfl.report.fold_figures import follow, mean_over, say_folds, spread
 from plfl.report.grid import StoredStudy
-from plfl.report.tables import counted
+from plfl.report.pages.folds import mean_over, spread
+from plfl.report.pages.verdict import say_folds
+from plfl.report.words import counted
 
 LAB = Path(__file__).parents[1] / "docs" / "lab"
 LEVELS = {"none": "P1 plain FL", "mlp": "P2 PL-FL", "all": "P3 local training"}
@@ -84,18 +85,16 @@ def verdicts(paper: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|"
     )
     study = StoredStudy(paper)
-    for source in study.sources:
-        ids = study.ids(source)
-        ours = np.nanmean(study.scores(source.focus, ids))
-        for rival in source.rivals:
-            found = study.difference(source, rival)
-            low, high = found.interval or (float("nan"),) * 2
-            theirs = np.nanmean(study.scores(rival, ids))
-            share = f"{found.mean:+.3f} ({100 * (found.share or 0):+.1f} %)"
-            lines.append(
-                f"| {source.label} | {ours:.3f} | {rival.name} | {theirs:.3f} | {share} | "
-                f"{low:.3f} to {high:.3f} |"
-            )
+    for source, rival, found in study.duels:
+        ours, theirs = (
+            np.nanmean(list(one.point.scores(source.ids).values())) for one in (source.focus, rival)
+        )
+        low, high = found.interval or (float("nan"),) * 2
+        share = f"{found.mean:+.3f} ({100 * (found.share or 0):+.1f} %)"
+        lines.append(
+            f"| {source.label} | {ours:.3f} | {rival.name} | {theirs:.3f} | {share} | "
+            f"{low:.3f} to {high:.3f} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -118,8 +117,8 @@ def folds(paper: dict[str, Any]) -> str:
         f"|---|---|---|---|{'---|' * len(spans)}",
     ]
     for source in study.sources:
-        for name, parts in follow(study, source).items():
-            single, *means = (f"{part.mean:.3f}" for part in parts)
+        for name, parts in study.through_time(source).items():
+            single, *means = (mean_over([part]).text for part in parts)
             mean, level = f"{mean_over(parts[1:]).text} ± {spread(parts[1:]):.3f}", NAMES[name]
             lines.append(f"| {source.label} | {level} | {single} | {mean} | {' | '.join(means)} |")
     return "\n".join(lines) + "\n"

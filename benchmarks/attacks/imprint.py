@@ -222,7 +222,7 @@ def attack(
     it: Victim, other: Victim, way: str, config: Config, policy: Policy | None, rounds: int
 ) -> dict[str, object]:
     """One way of crafting against one client; figures over all rounds."""
-    columns = find_columns(it.node.task.view.layout)  # type: ignore[union-attr]
+    columns = find_columns(it.node.agreed.task.view.layout)  # type: ignore[union-attr]
     shapes = {name: value.shape for name, value in it.shared().items()}
     sent = craft(way, shapes, columns, policy)
     steps, batch = config.local_steps, config.batch

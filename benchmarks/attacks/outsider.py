@@ -41,7 +41,7 @@ import psutil
 from plfl.data.sources import load_source
 from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.programs import provision
-from plfl.deploy.programs.supervise import free_port
+from plfl.deploy.programs.workplace import free_port
 
 SOURCE, HOST = "generated:5?days=40", "127.0.0.1"
 DESCRIPTORS, IDLE, BODIES = 256, 300, 4
@@ -67,8 +67,10 @@ def answer_badly(path: Path, kind: str, phase: Path, megabytes: int) -> None:
     """A client that is honest until its phase comes."""
     from plfl.deploy.flower.client import Executor
     from plfl.deploy.flower.process import environment
-    from plfl.deploy.programs.client import _supernode_command, make_node
-    from plfl.deploy.programs.supervise import Child, Supervisor, write_link_secret
+    from plfl.deploy.programs.answers import make_node
+    from plfl.deploy.programs.client import supernode_command
+    from plfl.deploy.programs.supervise import Child, keep_alive
+    from plfl.deploy.programs.workplace import write_link_secret
     from plfl.deploy.protocol.messages import TRAIN, UPDATE, Message
     from plfl.federate.processes.devices import prepare
 
@@ -86,14 +88,14 @@ def answer_badly(path: Path, kind: str, phase: Path, megabytes: int) -> None:
         large = {"w": np.zeros(megabytes * 2**18, np.float32)} if kind == "large" else said.arrays
         return Message(UPDATE, said.facts, large)
 
-    command = _supernode_command(settings, port, secret, is_insecure=False)
+    command = supernode_command(settings, port, secret, is_insecure=False)
     supernode = Child(
         "supernode",
-        lambda: command,
+        command,
         environment(settings.folder),
         on_exit=lambda child, status: 1.0,
     )
-    threading.Thread(target=Supervisor([supernode]).run, args=(lambda: False,), daemon=True).start()
+    threading.Thread(target=keep_alive, args=([supernode], lambda: False), daemon=True).start()
     Executor(settings.id, f"{HOST}:{port}", secret.read_bytes(), answer).run()
 
 

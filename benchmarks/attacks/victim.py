@@ -4,6 +4,7 @@ network.
 
 import json
 import logging
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from in_process import make_nodes
 from plfl.config import Config
 from plfl.data.panel import Panel
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.protocol.agreement import Agreement, make_agreement
-from plfl.deploy.protocol.local import make_nodes
 from plfl.deploy.protocol.messages import END, PLAN, TRAIN, Message
 from plfl.deploy.protocol.node import Finish, Node
 from plfl.federate.params import batches_key
@@ -56,7 +59,7 @@ class Victim:
 
     def shared(self, seed: int = 0) -> Params:
         """What an honest server would send in the first round."""
-        training = self.node.plan().training
+        training = self.node.agreed.plan().training
         shared, _ = training.partition.split(jax.jit(training.model.init)(jax.random.key(seed)))
         return {name: np.asarray(value) for name, value in shared.items()}
 
@@ -76,16 +79,16 @@ class Victim:
 
     def drawn(self, round_index: int, local_steps: int, batch: int) -> np.ndarray:
         """Origins of the windows of a round: what only the client knows."""
-        training = self.node.plan(local_steps, batch).training
+        training = self.node.agreed.plan(local_steps, batch).training
         found = training.pick_batches(
-            self.node.task.client(0), batches_key(self.node.draws, round_index)
+            self.node.agreed.task.client(0), batches_key(self.node.agreed.draws, round_index)
         )
         return np.unique(np.asarray(jax.tree.leaves(found)[0]))
 
     def windows(self, origins: np.ndarray) -> np.ndarray:
         """Scaled readings (windows, lookback) up to these origins, the newest first."""
-        load = np.asarray(self.node.task.series[0][:, 0])
-        return load[origins[:, None] - np.arange(self.node.task.lookback)]
+        load = np.asarray(self.node.agreed.task.series[0][:, 0])
+        return load[origins[:, None] - np.arange(self.node.agreed.task.lookback)]
 
     @property
     def counts(self) -> dict[str, Any]:

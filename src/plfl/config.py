@@ -3,7 +3,8 @@
 A config is a value: build it from a recipe (`plfl.recipes`), from keyword arguments, from a TOML
 file or from the command line's `--set key=value`. Optimizer settings left out (None) take the
 default of the chosen optimizer's factory in `plfl.federate`; `plfl.federate.plan.complete`
-fills them in, so that a stored `config.toml` is complete.
+fills them in, so that a stored `config.toml` is complete. `Settings` is the framework: keys,
+meanings and refusals of a config and of every file that people write.
 """
 
 import difflib
@@ -27,7 +28,7 @@ IGNORABLE = ("PLF204", "PLF205", "PLF207", "PLF209")
 UP_TO = "up to "  # before a horizon: one model for all leads up to it
 _MAX_DIGITS = 9
 _LONGEST_SHOWN = 80
-S = TypeVar("S", bound="Settings")
+AnySettings = TypeVar("AnySettings", bound="Settings")
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
 
@@ -41,7 +42,7 @@ class Settings(BaseModel):
 
     if not TYPE_CHECKING:
 
-        def __init__(self, **values: Any) -> None:
+        def __init__(self, /, **values: Any) -> None:
             """Refuse what is wrong as `BadInput`."""
             try:
                 super().__init__(**values)
@@ -78,7 +79,9 @@ def check_keys(given: Iterable[Any], known: Iterable[str], unknown: str) -> None
             )
 
 
-def make_settings(kind: type[S], values: object, where: str, **tables: Settings) -> S:
+def make_settings(
+    kind: type[AnySettings], values: object, where: str, **tables: Settings
+) -> AnySettings:
     """Settings from the values of a table; what is wrong is refused with where it stands."""
     if not isinstance(values, Mapping):
         shown = str(values)[:_LONGEST_SHOWN]

@@ -88,6 +88,15 @@ class BadInput(PlflError, ValueError):
     exit_status = 2
 
 
+def require(is_so: object, what: str, fix: str = "") -> None:
+    """Refuse an input that is not as it has to be.
+
+    >>> require(3 > 0, "rounds must be positive")
+    """
+    if not is_so:
+        raise BadInput(what, fix)
+
+
 class Damaged(BadInput):
     """A stored file whose content does not match its checksum."""
 

@@ -678,7 +678,8 @@ def test_a_meter_whose_intervals_begin_at_other_minutes_is_refused(tmp_path):
 @pytest.mark.parametrize("interval", ["7h", "2d", "60", "50min"])
 def test_an_interval_that_does_not_divide_a_day_is_refused(tmp_path, interval):
     with pytest.raises(
-        BadInput, match=rf"interval = '{interval}' is no duration that divides a day; write 15min"
+        BadInput,
+        match=rf"interval = '{interval}' is no duration that divides a day; write interval='15min'",
     ):
         load(write(tmp_path, series(15, 48)), interval=interval)
 

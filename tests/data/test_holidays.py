@@ -71,7 +71,7 @@ def test_a_holiday_is_a_whole_local_day(zone, first):
 
 
 def test_years_are_those_of_the_local_date():
-    """An hour after midnight in UTC it is still the old year in Chicago, and the new one in Berlin."""
+    """An hour after midnight in UTC it is still the old year in Chicago, in Berlin the new one."""
     utc = np.array(["2018-01-01T01:00"], "datetime64[s]")
     assert [holiday_flags(zone, utc)[0] for zone in ("America/Chicago", "Europe/Berlin")] == [0, 1]
 

@@ -121,7 +121,8 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(scratch_module.tempfile, "TemporaryFile", refuse)
     with pytest.raises(
-        RunFailed, match=r"cannot make a file in .* \(Permission denied\); set TMPDIR, or --out"
+        RunFailed,
+        match=r"cannot make a file in .* \(Permission denied\); set .* TMPDIR, or out=DIR",
     ):
         Scratch(tmp_path, in_memory=0).empty((MIB,))
 

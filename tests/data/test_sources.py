@@ -1,11 +1,24 @@
+import subprocess
+import sys
+from types import ModuleType
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from data.planted import clean, write
 from plfl.config import Config
-from plfl.data.generated import generate
-from plfl.data.sources import Asked, load_frame, load_source, load_sources
+from plfl.data import sources
+from plfl.data.generated import generate, generated_readings
+from plfl.data.readings import Source
+from plfl.data.sources import (
+    Asked,
+    find_fetcher,
+    load_frame,
+    load_source,
+    load_sources,
+    place_source,
+)
 from plfl.errors import BadInput
 
 
@@ -79,7 +92,7 @@ def test_zero_clients_are_refused():
 
 def test_an_empty_list_of_sources_is_refused():
     with pytest.raises(
-        BadInput, match="no data: give at least one source, such as --data bundled:CA"
+        BadInput, match="no data; give at least one source, such as data=bundled:CA"
     ):
         load_sources([], Config())
 
@@ -194,3 +207,40 @@ def test_a_reading_exists_when_its_interval_has_ended(tmp_path, until, num):
         asked=Asked(until=until),
     ).panel
     assert panel.num_times == 96 + num
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """A kind of source from outside: a module with a SOURCE, and one line that names it."""
+    module = ModuleType("toy_source")
+    module.SOURCE = Source(
+        read=lambda what, size=2: generated_readings(size, days=len(what)),
+        example="toy:folder?size=3",
+        what="folder",
+        numbers=("size",),
+        fetch=lambda folder, **options: (folder, options),
+    )
+    monkeypatch.setitem(sys.modules, "toy_source", module)
+    monkeypatch.setitem(sources._KINDS, "toy", "toy_source")
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_source_is_added_by_one_value_and_one_line(tmp_path):
+    assert load_source("toy:sevenday?size=3").panel.num_clients == 3
+    assert place_source("toy:here?size=3", tmp_path) == f"toy:{tmp_path}/here?size=3"
+    assert find_fetcher("toy")(tmp_path, state="CA") == (tmp_path, {"state": "CA"})
+    with pytest.raises(
+        BadInput, match=r"size in .* must be a whole number, as in toy:folder\?size"
+    ):
+        load_source("toy:x?size=many")
+
+
+def test_what_cannot_be_downloaded_names_what_can():
+    with pytest.raises(BadInput, match=r"'generated' cannot be downloaded; .* data fetch comstock"):
+        find_fetcher("generated")
+
+
+def test_what_downloads_is_imported_when_something_is_fetched():
+    code = "import sys, plfl.data.sources, plfl.data.comstock.read; print('httpx' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]

@@ -1,5 +1,5 @@
-"""The known attack on a shared LSTM (docs/threats.md): what it takes without a client's rules, and
-nothing with them.
+"""The known attack on a shared LSTM (docs/explanation/threats.md): what it takes without a client's
+rules, and nothing with them.
 
 The attacker is the server. It knows the params that it sent and sees the update. With one step of
 SGD on one window,
@@ -22,8 +22,8 @@ import jax
 import numpy as np
 import pytest
 
+from in_process import make_nodes
 from plfl.data.generated import generate
-from plfl.deploy.protocol.local import make_nodes
 from plfl.deploy.protocol.messages import PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
 from plfl.federate.params import batches_key
 from plfl.federate.plan import complete
@@ -92,18 +92,18 @@ class Server:
 
     @property
     def lookback(self):
-        return self.node.task.lookback
+        return self.node.agreed.task.lookback
 
     def sent(self):
         """Shared params as they are at the beginning of a run."""
-        training = self.node.plan().training
+        training = self.node.agreed.plan().training
         shared, _ = training.partition.split(jax.jit(training.model.init)(jax.random.key(5)))
         return {name: np.asarray(value) for name, value in shared.items()}
 
     def ask(self, round_index, steps, batch):
         """What the client answers, as if this were its first round."""
         sent = self.sent()
-        shutil.rmtree(self.node.kept_folder, ignore_errors=True)
+        shutil.rmtree(self.node.agreed.kept_folder, ignore_errors=True)
         facts = {"agreement": self.agreement.digest, "round": round_index, "base": digest(sent)}
         return self.node.answer(
             Message(TRAIN, {**facts, "local_steps": steps, "batch": batch}, sent)
@@ -111,8 +111,8 @@ class Server:
 
     def trained_on(self, round_index, steps, batch):
         """The windows (windows, lookback, features) of a round."""
-        task, training = self.node.task, self.node.plan(steps, batch).training
-        key = batches_key(self.node.draws, round_index)
+        task, training = self.node.agreed.task, self.node.agreed.plan(steps, batch).training
+        key = batches_key(self.node.agreed.draws, round_index)
         origins = training.pick_batches(task.client(0), key).ravel()
         return np.asarray(task.view.cut(task.client(0), origins)[0])
 
@@ -189,10 +189,9 @@ ONE_WINDOW = SGD | {"client_lr": 1e3, "batch": 1, "split": (16 / 2880, 0.5, 0.5 
 
 
 def test_eight_draws_of_a_client_s_only_window_are_a_batch_of_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("plfl.deploy.protocol.node.fault_of_draws", lambda batch, num_windows: None)
-    monkeypatch.setattr("plfl.deploy.protocol.node.fault_of_amount", lambda config, facts: None)
+    monkeypatch.setattr("plfl.deploy.protocol.node.fault_of_training", lambda *asked: None)
     server = Server(tmp_path, UNGUARDED, ONE_WINDOW)
-    assert server.node.task.num_windows[0] == 1
+    assert server.node.agreed.task.num_windows[0] == 1
     assert server.errors(1, 8, 1)[0] < CLOSE
 
 

@@ -1,7 +1,8 @@
 """Every byte that real clients send in a whole run, caught before it is encrypted: searched, and
 counted.
 
-`pytest -n 0 -s tests/deploy/test_captured.py` shows the counts, which docs/federation.md quotes.
+`pytest -n 0 -s tests/deploy/test_captured.py` shows the counts, which
+docs/reference/federation.md quotes.
 """
 
 import base64
@@ -28,9 +29,9 @@ from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.files.slices import METER, write_slice
 from plfl.deploy.flower.app import to_record
 from plfl.deploy.programs import provision
-from plfl.deploy.programs.client import make_node
+from plfl.deploy.programs.answers import make_node
 from plfl.deploy.programs.demo import started
-from plfl.deploy.programs.supervise import free_port
+from plfl.deploy.programs.workplace import free_port
 from plfl.deploy.protocol.codec import decode
 from plfl.deploy.protocol.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
 from plfl.storage import read_arrays
@@ -243,7 +244,7 @@ def test_no_number_of_a_scaler_leaves_a_client(captured, messages):
 
 def test_the_same_search_finds_what_is_shared(captured):
     for node in captured.trained:
-        for path in node.kept_folder.glob("*.safetensors"):
+        for path in node.agreed.kept_folder.glob("*.safetensors"):
             arrays, _ = read_arrays(path)
             shared = {name: array for name, array in arrays.items() if name.startswith("update/")}
             assert len(shared) == 4

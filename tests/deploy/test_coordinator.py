@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from federations import ANY, SOON, make_federation, make_nodes
+from in_process import LocalWire
 from plfl.deploy.programs.demo import train_by_loop
-from plfl.deploy.protocol.coordinator import Coordinator, Failure, Terms
-from plfl.deploy.protocol.local import LocalWire
-from plfl.deploy.protocol.messages import TRAIN, UPDATE, Message
+from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.coordinator import Coordinator
+from plfl.deploy.protocol.messages import TRAIN, UPDATE, Failure, Message
 from plfl.deploy.protocol.policy import guard_of
 from plfl.errors import Interrupted, RunFailed
 from plfl.federate.params import client_keys
@@ -47,11 +48,11 @@ def test_separate_servers_and_clients_have_the_numbers_of_the_plain_loop(
     wire = LocalWire(make_nodes(tmp_path / "clients", panel, policy))
     coordinator, _ = make_federation(tmp_path, panel, config, wire=wire)
     coordinator.go()
-    draws = jnp.stack([node.draws for node in wire.nodes.values()])
+    draws = jnp.stack([node.agreed.draws for node in wire.nodes.values()])
     expected = train_by_loop(panel, config, draws, guard_of(policy))
     assert_trees_close(coordinator.state.common, expected.server.common, 1e-6)
     for row, (client, node) in enumerate(wire.nodes.items()):
-        own = node.last_state(node.plan(config.local_steps, config.batch))
+        own = node.agreed.last_state()
         assert_trees_close(
             own.personal, jax.tree.map(lambda a, row=row: a[row], expected.clients.personal), 1e-6
         )
@@ -125,7 +126,7 @@ def test_a_request_that_comes_twice_gets_the_same_answer_and_trains_once(tmp_pat
     )
     again = make_nodes(tmp_path / "clients", panel)[panel.ids[0]]  # a client that was restarted
     monkeypatch.setattr(
-        "plfl.deploy.protocol.node._update", lambda *args: pytest.fail("trained twice")
+        "plfl.deploy.protocol.commitment._update", lambda *args: pytest.fail("trained twice")
     )
     said = again.answer(request)
     assert said.facts == first.facts
@@ -149,7 +150,7 @@ def test_a_client_that_misses_a_round_keeps_its_personal_layers_and_the_round_cl
     assert coordinator.history[1]["seconds"] >= SOON.deadline
     assert lost in coordinator.history[2]["accepted"]
     node = wire.nodes[lost]
-    assert int(node.last_state(node.plan(config.local_steps, config.batch)).num_rounds) == 3
+    assert int(node.agreed.last_state().num_rounds) == 3
 
 
 def test_below_the_quorum_a_round_is_asked_again_and_nothing_is_lost_or_counted_twice(tmp_path):
@@ -195,7 +196,7 @@ def test_a_client_that_refused_is_asked_again(tmp_path, how):
 
     def change_policy(coordinator):
         if len(coordinator.history) == 1 and node.policy is not ANY:
-            assert coordinator.refused == {
+            assert coordinator.clients.refused == {
                 node.client: "parameter 'lstm.bias_hh' may not be shared by this client"
             }
             node.policy = ANY
@@ -213,7 +214,7 @@ def test_a_client_that_refused_is_asked_again(tmp_path, how):
         how == "after some time",
         True,
     ]
-    assert coordinator.refused == {}
+    assert coordinator.clients.refused == {}
 
 
 def test_clients_that_join_during_the_run_take_part_from_the_next_round_on(tmp_path):
@@ -263,7 +264,7 @@ def test_while_one_client_is_told_its_plan_again_the_answers_of_the_others_are_n
         if len(coordinator.history) == 1:  # after the first round, the first client loses its plan
             node = wire.nodes[panel.ids[0]]
             (node.folder / "plan.json").unlink(missing_ok=True)
-            node._forget()
+            del node.agreed
             coordinator.observer = lambda coordinator: None
 
     coordinator, _ = make_federation(

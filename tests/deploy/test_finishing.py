@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from federations import UNGUARDED, make_federation, make_nodes
+from in_process import LocalWire
 from plfl.deploy.protocol.finishing import finish, own_state
-from plfl.deploy.protocol.local import LocalWire
 from plfl.federate.federation import Federation
 from small import DEVICES, analog_config, assert_trees_close, consenting, tiny_config, uneven_panel
 
@@ -18,10 +18,10 @@ def test_a_client_ends_with_the_params_it_was_sent_and_its_own(tmp_path, server)
     coordinator, wire = make_federation(tmp_path, panel, config)
     coordinator.go()
     for client, node in wire.nodes.items():
-        federation = Federation(node.config, node.task, None, DEVICES[:1])
+        federation = Federation(node.agreed.config, node.agreed.task, None, DEVICES[:1])
         sent = coordinator._broadcast(client)
         ends = federation.engine.full_params(own_state(node, federation, sent))
-        own = node.last_state(node.plan()).personal
+        own = node.agreed.last_state().personal
         assert_trees_close({name: np.asarray(ends[name])[0] for name in sent}, sent, 0)
         assert_trees_close({name: np.asarray(ends[name])[0] for name in own}, dict(own), 0)
 

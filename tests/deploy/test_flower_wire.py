@@ -14,11 +14,11 @@ from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
-from plfl.deploy.flower import server as flower_server
+from plfl.deploy.flower import wire as flower_wire
 from plfl.deploy.flower.app import to_record
-from plfl.deploy.flower.server import FlowerWire, Session
-from plfl.deploy.protocol.coordinator import Failure
-from plfl.deploy.protocol.messages import READY, REFUSAL, UPDATE, Message
+from plfl.deploy.flower.server import Session
+from plfl.deploy.flower.wire import FlowerWire
+from plfl.deploy.protocol.messages import READY, REFUSAL, UPDATE, Failure, Message
 
 UPDATED = Message(UPDATE, {"round": 1}, {"w": np.float32([1, 2])})
 
@@ -75,9 +75,8 @@ def wire(link, monkeypatch):
         monkeypatch.setattr(TaskIdentity, name, 1)
     wire = FlowerWire(None, dict)
     session = Session.__new__(Session)
-    session.grid = SimpleNamespace(
-        _runtime_client=link, node=Node(node_id=1), push_messages=link.push_messages
-    )
+    session.grid = SimpleNamespace(node=Node(node_id=1), push_messages=link.push_messages)
+    session.runtime = link
     session.run_id = 1
     wire._session, wire._nodes = session, {"a": 7}
     return wire
@@ -105,7 +104,7 @@ def test_an_answer_comes_when_all_its_parts_are_there_and_is_forgotten_then(wire
 def test_an_answer_that_is_announced_and_does_not_come_keeps_nobody_waiting_and_is_given_up(
     wire, link, monkeypatch
 ):
-    monkeypatch.setattr(flower_server, "_PULL_SECONDS", 0.0)
+    monkeypatch.setattr(flower_wire, "_PULL_SECONDS", 0.0)
     wire.send({"a": Message("train", {})}, 60)
     link.put("request-0", to_record(UPDATED))
     assert look(wire) == [("a", Failure("its answer was announced and did not come"))]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from federations import make_federation, make_nodes
-from plfl.deploy.protocol.coordinator import Terms
-from plfl.deploy.protocol.local import LocalWire
+from in_process import LocalWire
+from plfl.deploy.protocol.attendance import Terms
 from plfl.deploy.protocol.messages import REFUSAL, TRAIN
 from plfl.errors import RunFailed
 from small import assert_trees_close, tiny_config, uneven_panel
@@ -123,5 +123,5 @@ def test_a_client_whose_disk_is_full_at_any_write_refuses_with_the_reason_and_go
     smooth.go()
     assert [row["accepted"] for row in coordinator.history] == [list(panel.ids)] * rounds
     assert_trees_close(coordinator.state, smooth.state, 0)
-    plan = node.plan(config.local_steps, config.batch)
-    assert_trees_close(node.last_state(plan), wire.nodes[panel.ids[0]].last_state(plan), 0)
+    other = wire.nodes[panel.ids[0]]
+    assert_trees_close(node.agreed.last_state(), other.agreed.last_state(), 0)

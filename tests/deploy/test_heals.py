@@ -18,12 +18,20 @@ import pytest
 
 from plfl.deploy.files import certificates
 from plfl.deploy.files.settings import read_client, read_server
-from plfl.deploy.programs import preflight, provision, supervise
-from plfl.deploy.programs.client import _Watch
+from plfl.deploy.programs import preflight, provision, supervise, workplace
+from plfl.deploy.programs.client import Watch
 from plfl.deploy.programs.front import Front
+from plfl.deploy.programs.members import Members
 from plfl.deploy.programs.preflight import Unproven
-from plfl.deploy.programs.server import _Members, _Renewal
-from plfl.deploy.programs.supervise import Backoff, Stop, at_work, check_files, free_port, persist
+from plfl.deploy.programs.server import Renewal
+from plfl.deploy.programs.supervise import Backoff, Stop, persist
+from plfl.deploy.programs.workplace import (
+    at_work,
+    check_files,
+    free_port,
+    logged,
+    write_link_secret,
+)
 from plfl.errors import BadInput, Interrupted, Transient
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -99,7 +107,7 @@ def door(pilot):
 
 def wait_for_server(own, mend):
     stop = Mending(mend)
-    _Watch(own, is_insecure=False).wait_for_server(stop)
+    Watch(own, is_insecure=False).wait_for_server(stop)
     return stop
 
 
@@ -125,9 +133,8 @@ def test_a_client_waits_for_a_certificate_in_its_time_and_a_server_takes_it_into
     reissue(pilot, days)
     front = door()
     path = pilot / "server" / "server.toml"
-    renewal = _Renewal(path, read_server(path), front)
     restarts = []
-    renewal.on_renewed = lambda: restarts.append("superlink")
+    renewal = Renewal(path, read_server(path), front, lambda: restarts.append("superlink"))
 
     def mend():
         provision.renew_server(pilot)
@@ -141,7 +148,7 @@ def test_a_client_waits_for_a_certificate_in_its_time_and_a_server_takes_it_into
 
 def test_a_certificate_without_its_key_is_not_taken_into_use(pilot, door, caplog):
     path = pilot / "server" / "server.toml"
-    renewal = _Renewal(path, read_server(path), door())
+    renewal = Renewal(path, read_server(path), door(), lambda: None)
     before = (pilot / "server" / "server.key").read_bytes()
     provision.renew_server(pilot)
     after = (pilot / "server" / "server.key").read_bytes()
@@ -153,7 +160,7 @@ def test_a_certificate_without_its_key_is_not_taken_into_use(pilot, door, caplog
     assert caplog.text.count("the one before stays in use") == 1
     assert "server.key does not belong to" in caplog.text
     (pilot / "server" / "server.key").write_bytes(after)
-    renewal.last, renewal.on_renewed = -100.0, lambda: None
+    renewal.last = -100.0
     renewal.look()
     assert renewal.known == renewal._read()
 
@@ -162,7 +169,7 @@ def test_a_server_says_once_a_day_which_files_will_not_do_for_long(
     pilot, door, caplog, monkeypatch
 ):
     path = pilot / "server" / "server.toml"
-    renewal = _Renewal(path, read_server(path), door())
+    renewal = Renewal(path, read_server(path), door(), lambda: None)
     monkeypatch.setattr(
         "plfl.deploy.files.inspection._now", lambda: datetime.now(UTC) + timedelta(days=810)
     )
@@ -212,12 +219,12 @@ def test_a_server_at_work_goes_on_with_the_roster_as_it_was_and_takes_the_next_o
     pilot, caplog, fault
 ):
     settings = read_server(pilot / "server" / "server.toml")
-    members, saved = _Members(settings), settings.roster.read_bytes()
+    members, saved = Members(settings), settings.roster.read_bytes()
     fault(settings.roster)
     assert [members.ids() for _ in range(3)] == [["a", "b"]] * 3
     assert caplog.text.count("going on with the roster as it was") == 1
     with pytest.raises(Transient):
-        _Members(settings)
+        Members(settings)
     settings.roster.write_bytes(saved)
     provision.revoke_client(pilot, "b")
     assert members.ids() == ["a"]
@@ -227,12 +234,12 @@ def test_a_server_without_one_client_s_key_goes_on_with_the_others(pilot, caplog
     (pilot / "server" / "keys" / "b.pub").write_text("no key")
     check_files(pilot / "server" / "server.toml")
     assert "b.pub is no public key; copy keys and roster.json" in caplog.text
-    members = _Members(read_server(pilot / "server" / "server.toml"))
+    members = Members(read_server(pilot / "server" / "server.toml"))
     assert list(members.keys()) == ["a"]
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(Path, "mkdir"), (supervise, "_LogFile"), (os, "open")]
+    ("owner", "name"), [(Path, "mkdir"), (workplace, "_LogFile"), (os, "open")]
 )
 def test_a_start_on_a_full_disk_waits_for_room(pilot, caplog, owner, name):
     path = pilot / "clients" / "a" / "client-a.toml"
@@ -242,7 +249,7 @@ def test_a_start_on_a_full_disk_waits_for_room(pilot, caplog, owner, name):
         stop = Mending(lambda: patch.setattr(owner, name, real))
         patch.setattr(supervise, "Stop", lambda: stop)
         with at_work(path, folder, is_insecure=False):
-            persist(lambda: supervise.write_link_secret(folder), stop)
+            persist(lambda: write_link_secret(folder), stop)
     assert len(stop.waits) == 3
     assert re.search(
         r"cannot write to .*state \(No space left on device\); make room there; trying", caplog.text
@@ -253,7 +260,7 @@ def test_a_folder_that_may_not_be_written_is_for_a_person(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(BadInput, match="is folder right in the settings"),
-        supervise.logged(tmp_path / "file"),
+        logged(tmp_path / "file"),
     ):
         pass
 
@@ -265,10 +272,10 @@ def test_what_answers_in_the_server_s_place_ends_a_client_only_before_it_has_met
     door()
     wrong = own.model_copy(update={"ca": other.folder / "server" / "ca.crt"})
     with pytest.raises(Unproven, match="or somebody between"):
-        _Watch(wrong, is_insecure=False).wait_for_server(Stop())
+        Watch(wrong, is_insecure=False).wait_for_server(Stop())
     own.folder.mkdir()
     (own.folder / "plan.json").write_text("{}")
-    watch = _Watch(wrong, is_insecure=False)
+    watch = Watch(wrong, is_insecure=False)
 
     def trust():
         watch.settings = own
@@ -317,8 +324,8 @@ def test_who_waits_can_be_stopped():
 
 
 def test_the_roster_is_read_again_only_when_it_has_changed(pilot, monkeypatch):
-    members = _Members(read_server(pilot / "server" / "server.toml"))
+    members = Members(read_server(pilot / "server" / "server.toml"))
     monkeypatch.setattr(
-        "plfl.deploy.programs.server.read_file", lambda path: pytest.fail("it has not changed")
+        "plfl.deploy.programs.members.read_file", lambda path: pytest.fail("it has not changed")
     )
     assert members.ids() == ["a", "b"]

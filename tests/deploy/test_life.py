@@ -25,7 +25,7 @@ from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.commands import app
 from plfl.deploy.programs.status import STATUS, read_status
-from plfl.deploy.programs.supervise import hold, private
+from plfl.deploy.programs.workplace import hold, private
 from plfl.errors import BadInput, Interrupted, RunFailed
 
 HOLDING = """import sys, time

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from in_process import LocalWire, make_nodes
 from leaks import CANARY, CANARY_NAME, canary_bytes, find_chunks, plant, private_arrays
 from plfl.data.generated import generate
 from plfl.data.sources import load_frame
-from plfl.deploy.protocol.coordinator import Coordinator, Terms
-from plfl.deploy.protocol.local import LocalWire, make_nodes
+from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.coordinator import Coordinator
 from plfl.deploy.protocol.messages import (
     DONE,
     LARGEST_LOSS,
@@ -256,8 +257,8 @@ def test_nothing_that_leaves_the_clients_holds_a_planted_canary(run):
     haystack = serialised(run.sent)
     assert [needle for needle in canary_bytes() if needle in haystack] == []
     for node in run.nodes.values():
-        assert np.float32(CANARY) in node.task.panel.load  # it was there to be found
-        assert np.float32(CANARY) in node.task.panel.statics
+        assert np.float32(CANARY) in node.agreed.task.panel.load  # it was there to be found
+        assert np.float32(CANARY) in node.agreed.task.panel.statics
         assert CANARY_NAME in str(node.folder)
 
 

@@ -17,9 +17,9 @@ import jax
 import numpy as np
 import pytest
 
+from in_process import make_nodes
 from plfl.data.generated import generate
 from plfl.deploy.protocol import keepsake
-from plfl.deploy.protocol.local import make_nodes
 from plfl.deploy.protocol.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
 from plfl.errors import BadInput, RunFailed
 from plfl.storage import digest
@@ -62,7 +62,7 @@ def train(node, agreement, round_index, seed=None):
 
 
 def state_of(node):
-    return node.last_state(node.plan())
+    return node.agreed.last_state()
 
 
 def make_trained(folder, rounds=3):
@@ -101,7 +101,7 @@ def test_a_request_that_comes_again_after_a_restart_gets_the_same_answer_bit_for
     first = train(node, agreement, 1)
     again = make_node(tmp_path)
     monkeypatch.setattr(
-        "plfl.deploy.protocol.node._update", lambda *args: pytest.fail("trained twice")
+        "plfl.deploy.protocol.commitment._update", lambda *args: pytest.fail("trained twice")
     )
     said = train(again, agreement, 1)
     assert said.facts == first.facts
@@ -136,13 +136,13 @@ def test_a_plan_of_another_run_leaves_what_the_first_run_kept(tmp_path):
 def test_a_run_s_name_never_leads_out_of_the_client_s_folder(tmp_path, run):
     node = make_node(tmp_path / "here")
     assert train(node, agree(node, run), 1).kind == UPDATE
-    assert node.kept_folder.resolve().is_relative_to(tmp_path / "here")
+    assert node.agreed.kept_folder.resolve().is_relative_to(tmp_path / "here")
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
 
 
 def test_a_damaged_file_falls_back_to_the_round_before_with_a_warning(tmp_path, caplog):
     node, _, states = make_trained(tmp_path)
-    damage(node.kept_folder / FIRST)
+    damage(node.agreed.kept_folder / FIRST)
     with caplog.at_level(logging.WARNING, "plfl"):
         assert_trees_equal(state_of(make_node(tmp_path)), states[1])
     assert "client.safetensors cannot be used" in caplog.text
@@ -151,18 +151,20 @@ def test_a_damaged_file_falls_back_to_the_round_before_with_a_warning(tmp_path, 
 
 def test_a_file_that_was_cut_off_or_is_gone_falls_back_too(tmp_path):
     node, _, states = make_trained(tmp_path)
-    (node.kept_folder / FIRST).write_bytes((node.kept_folder / FIRST).read_bytes()[:100])
-    (node.kept_folder / SECOND).unlink()
+    (node.agreed.kept_folder / FIRST).write_bytes(
+        (node.agreed.kept_folder / FIRST).read_bytes()[:100]
+    )
+    (node.agreed.kept_folder / SECOND).unlink()
     assert_trees_equal(state_of(make_node(tmp_path)), states[0])
 
 
 def test_where_every_file_is_damaged_a_client_begins_anew_with_a_warning(tmp_path, caplog):
     node, agreement, _ = make_trained(tmp_path)
     for name in (FIRST, SECOND, THIRD):
-        damage(node.kept_folder / name)
+        damage(node.agreed.kept_folder / name)
     again = make_node(tmp_path)
     with caplog.at_level(logging.WARNING, "plfl"):
-        assert_trees_equal(state_of(again), again.newcomer(again.plan()))
+        assert_trees_equal(state_of(again), again.agreed.newcomer())
     assert "no stored round" in caplog.text
     assert "personal layers begin anew" in caplog.text
     assert train(again, agreement, 4).kind == UPDATE
@@ -204,16 +206,16 @@ def test_a_disk_that_is_full_while_a_plan_is_kept_leaves_the_plan_before(tmp_pat
         patch.setattr("plfl.deploy.protocol.node.write_text", fail)
         said = node.answer(Message(PLAN, {"agreement": other.to_json()}))
     assert "No space left" in said.facts["reason"]
-    assert node.agreement == agreement
+    assert node.agreed.agreement == agreement
     assert_trees_equal(state_of(node), states[-1])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written_is_said_and_loses_nothing(tmp_path):
     node, agreement, states = make_trained(tmp_path)
-    node.kept_folder.chmod(0o500)
+    node.agreed.kept_folder.chmod(0o500)
     said = train(node, agreement, 4)
-    node.kept_folder.chmod(0o700)
+    node.agreed.kept_folder.chmod(0o700)
     assert said.facts["reason"] == "this client cannot write or read its files: Permission denied"
     assert_trees_equal(state_of(make_node(tmp_path)), states[-1])
 
@@ -247,9 +249,9 @@ def test_a_kill_at_any_moment_of_keeping_never_loses_the_round_before(tmp_path):
             process.kill()
             said = [number, *map(int, process.stdout.read().split())]
         found = keepsake.recall(tmp_path, like.after, like.update)
-        assert found.round_index in (said[-1], said[-1] + 1)  # one that was kept and not yet said
-        assert_trees_equal(found.after, keeping.make_round(found.round_index).after)
-        number = found.round_index + 1
+        assert found.asked.round in (said[-1], said[-1] + 1)  # one that was kept and not yet said
+        assert_trees_equal(found.after, keeping.make_round(found.asked.round).after)
+        number = found.asked.round + 1
 
 
 @pytest.mark.parametrize("moment", range(8))
@@ -284,8 +286,8 @@ def test_a_kill_at_each_access_to_the_disk_keeps_the_round_before_or_the_new_one
             assert moment >= 7
     like = keeping.make_round(0)
     found = keepsake.recall(tmp_path, like.after, like.update)
-    assert found.round_index in (3, 4)
-    assert_trees_equal(found.after, keeping.make_round(found.round_index).after)
+    assert found.asked.round in (3, 4)
+    assert_trees_equal(found.after, keeping.make_round(found.asked.round).after)
 
 
 # ---- data, and what is said of it ----
@@ -359,7 +361,7 @@ def test_which_windows_are_drawn_is_a_secret_of_the_client_that_stays_and_is_nob
             (node.folder / "draws.secret").unlink()  # those of make_nodes are made of the ids
             (folder / "used").touch()
         agree(node)
-        return np.asarray(jax.random.key_data(node.draws)).tolist()
+        return np.asarray(jax.random.key_data(node.agreed.draws)).tolist()
 
     assert draws_of(tmp_path / "a") == draws_of(tmp_path / "a")
     assert draws_of(tmp_path / "a") != draws_of(tmp_path / "b")
@@ -387,7 +389,7 @@ def test_another_run_with_the_same_seed_draws_other_windows(tmp_path):
     node, draws = make_node(tmp_path), []
     for run in ("run-1", "run-2", "run-1"):
         agree(node, run)
-        draws.append(np.asarray(jax.random.key_data(node.draws)).tolist())
+        draws.append(np.asarray(jax.random.key_data(node.agreed.draws)).tolist())
     assert draws[0] == draws[2] != draws[1]
 
 

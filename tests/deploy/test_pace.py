@@ -10,9 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plfl.deploy.programs.server import describe
-from plfl.deploy.protocol.coordinator import Coordinator, Failure, Terms
-from plfl.deploy.protocol.messages import DONE, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
+from plfl.deploy.programs.rounds import describe
+from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.coordinator import Coordinator
+from plfl.deploy.protocol.messages import (
+    DONE,
+    PLAN,
+    READY,
+    REFUSAL,
+    TRAIN,
+    UPDATE,
+    Failure,
+    Message,
+)
 from plfl.deploy.protocol.pace import (
     LONGEST_REST,
     STALLED,
@@ -341,7 +351,7 @@ def test_while_the_quorum_needs_everybody_nobody_rests_and_nothing_is_closed_ear
 def test_the_quorum_never_falls_because_somebody_rests(coordinator, is_here, untils, quorum):
     made = coordinator
     here = [client for client, is_there in zip(IDS, is_here, strict=True) if is_there]
-    made.windows = dict.fromkeys(here, 30)
+    made.clients.windows = dict.fromkeys(here, 30)
     made.terms = Terms(quorum=quorum)
     made.rests = {}
     everybody, needed = made._choose(1)

@@ -12,15 +12,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
 from browsing import needs_browser, opened, requests_of, save_picture, show_url
 from federations import make_federation, make_nodes
+from in_process import LocalWire
 from plfl.deploy.files.settings import ServerSettings, read_server
-from plfl.deploy.programs.server import _write_status, describe
+from plfl.deploy.programs import rounds
 from plfl.deploy.programs.status import STATUS, TRAFFIC, describe_in_words, read_status
 from plfl.deploy.programs.status_page import make_page, served
-from plfl.deploy.programs.supervise import free_port
-from plfl.deploy.protocol.local import LocalWire
+from plfl.deploy.programs.workplace import free_port
 from plfl.deploy.protocol.messages import UPDATE
 from plfl.errors import BadInput
 from plfl.storage import write_json
@@ -275,7 +276,7 @@ def test_a_real_server_s_status_says_which_round_is_under_way_and_that_it_is_ask
     def look(coordinator):
         folder = read_server(config).folder
         folder.mkdir(exist_ok=True)
-        write_json(folder / STATUS, describe(coordinator))
+        write_json(folder / STATUS, rounds.describe(coordinator))
         seen.append(
             (list(describe_in_words(read_status(config))), html.unescape(make_page(config)))
         )
@@ -299,7 +300,7 @@ def test_a_real_server_s_status_says_which_round_is_under_way_and_that_it_is_ask
 def test_a_status_that_cannot_be_written_is_said_and_stops_nothing(tmp_path, caplog):
     panel = uneven_panel(2).sorted()
     coordinator, _ = make_federation(tmp_path, panel, tiny_config(rounds=1))
-    _write_status(tmp_path / "nowhere", coordinator)
+    rounds.write_status(tmp_path / "nowhere", coordinator)
     assert (
         "status.json (No such file or directory); it is written again with the next round"
         in caplog.text
@@ -322,7 +323,7 @@ def test_ids_and_reasons_from_other_machines_are_text_and_no_more(config):
     page = make_page(config)
     assert page.count("<script") == 1
     assert "<img" not in page
-    assert page.count(html.escape(EVIL)) >= 6
+    assert page.count(escape(EVIL)) >= 6
 
 
 def test_no_script_runs_in_the_page_but_its_own(config):

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from in_process import make_nodes
 from plfl.data.generated import generate
 from plfl.deploy.files.settings import Policy, read_policy
-from plfl.deploy.protocol.local import make_nodes
 from plfl.deploy.protocol.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
 from plfl.deploy.protocol.policy import (
     agreed_settings,
     fault_of_config,
-    fault_of_draws,
     fault_of_params,
     fault_of_request,
+    fault_of_training,
 )
 from plfl.errors import BadInput
 from plfl.federate.plan import complete, make_plan
@@ -323,7 +323,7 @@ def test_a_hostile_server_is_refused_with_the_reason_and_nothing_is_trained_or_k
     request, reason = REQUESTS[name]
     before = files_of(node)
     monkeypatch.setattr(
-        "plfl.deploy.protocol.node.Node._update", lambda *args: pytest.fail("trained")
+        "plfl.deploy.protocol.commitment._update", lambda *args: pytest.fail("trained")
     )
     said = node.answer(request)
     assert said.kind == REFUSAL
@@ -480,8 +480,10 @@ def test_a_policy_s_settings_are_those_of_a_recipe(tmp_path, name, reason):
 
 
 def test_a_batch_above_the_client_s_windows_is_refused():
-    assert fault_of_draws(8, 7) == "batch = 8 is more than this client's number of windows"
-    assert fault_of_draws(8, 8) is None
+    facts = train_request().facts
+    fault = fault_of_training(CONFIG, facts, 7)
+    assert fault == "batch = 8 is more than this client's number of windows"
+    assert fault_of_training(CONFIG, facts, 8) is None
 
 
 # ---- how much a client answers ----

@@ -16,14 +16,14 @@ from links import superlink
 from plfl.deploy.files.roster import read_file
 from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.flower.process import environment
-from plfl.deploy.flower.server import FlowerWire
+from plfl.deploy.flower.wire import FlowerWire
 from plfl.deploy.programs import client as client_role
 from plfl.deploy.programs import provision
-from plfl.deploy.programs.client import _supernode_command, run_client
+from plfl.deploy.programs.client import run_client, supernode_command
 from plfl.deploy.programs.demo import started
 from plfl.deploy.programs.front import Front
-from plfl.deploy.programs.server import fault_of_key
-from plfl.deploy.programs.supervise import free_port, write_link_secret
+from plfl.deploy.programs.members import fault_of_key
+from plfl.deploy.programs.workplace import free_port, write_link_secret
 from plfl.errors import BadInput
 from waiting import LIMIT, log_of, wait_for
 
@@ -152,7 +152,7 @@ def supernode(path):
     """Flower's own program with a client's key, without the look that ours takes first."""
     settings = read_client(path)
     settings.folder.mkdir(exist_ok=True)
-    return _supernode_command(
+    return supernode_command(
         settings, free_port(), write_link_secret(settings.folder), is_insecure=False
     )
 

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from plfl.deploy.programs import supervise
-from plfl.deploy.programs.supervise import Child, Supervisor, logged
+from plfl.deploy.programs.supervise import Child, keep_alive
+from plfl.deploy.programs.workplace import logged
 from plfl.errors import BadInput, RunFailed
 
 SETUP = (
@@ -23,7 +24,7 @@ SETUP = (
 def child(code, name="worker", **more):
     import os
 
-    return Child(name, lambda: [sys.executable, "-c", code], os.environ, **more)
+    return Child(name, [sys.executable, "-c", code], os.environ, **more)
 
 
 def working(body):
@@ -32,7 +33,7 @@ def working(body):
 
 def test_a_child_that_is_done_ends_the_others():
     other = child("import time; time.sleep(60)", "other")
-    Supervisor([other, child(working("None"))]).run(lambda: False)
+    keep_alive([other, child(working("None"))], lambda: False)
     assert other.process.poll() is not None
 
 
@@ -40,7 +41,7 @@ def test_a_child_that_is_done_ends_the_others():
 def test_a_child_that_cannot_help_it_ends_all_with_its_reason(kind, error):
     code = SETUP + f"\ndef work():\n    raise {kind}('the meter is not there')\nrun_as_child(work)"
     with pytest.raises(error, match="the meter is not there"):
-        Supervisor([child(code)]).run(lambda: False)
+        keep_alive([child(code)], lambda: False)
 
 
 def test_a_child_that_is_killed_is_started_again(tmp_path, monkeypatch, caplog):
@@ -52,7 +53,7 @@ def test_a_child_that_is_killed_is_started_again(tmp_path, monkeypatch, caplog):
         "if not mark.exists():\n    mark.touch(); os.kill(os.getpid(), 9)\n"
         "run_as_child(lambda: logging.getLogger('plfl').info('here again'))"
     )
-    Supervisor([child(code)]).run(lambda: False)
+    keep_alive([child(code)], lambda: False)
     assert "worker ended unexpectedly (SIGKILL); starting it again" in caplog.text
 
 
@@ -74,7 +75,7 @@ def test_a_child_that_is_hindered_is_started_again_with_its_own_reason(
         f"def work():\n    if not mark.exists():\n        mark.touch(); raise {error}\n"
         "run_as_child(work)"
     )
-    Supervisor([child(code)]).run(lambda: False)
+    keep_alive([child(code)], lambda: False)
     assert words in caplog.text
     assert "; trying again in 0.0 s" in caplog.text
     assert "Traceback" not in caplog.text
@@ -88,7 +89,7 @@ def test_stopping_ends_a_child_that_does_not_listen(monkeypatch):
         "flush=True); time.sleep(60)"
     )
     stop = threading.Event()
-    runner = threading.Thread(target=Supervisor([deaf]).run, args=(stop.is_set,))
+    runner = threading.Thread(target=keep_alive, args=([deaf], stop.is_set))
     runner.start()
     while not deaf.tail:
         time.sleep(0.05)
@@ -128,7 +129,7 @@ def test_lines_of_other_programs_go_to_the_file_and_ours_to_both(tmp_path, capsy
         "logging.getLogger('plfl').warning('a line of ours')"
     )
     with logged(tmp_path):
-        Supervisor([child(code)]).run(lambda: False)
+        keep_alive([child(code)], lambda: False)
     shown, stored = capsys.readouterr().err, (tmp_path / "log.txt").read_text()
     assert "WARNING a line of ours" in shown
     assert "a line of theirs" not in shown

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from federations import make_nodes
+from in_process import LocalWire
 from plfl.deploy.files.runs import begin_run, read_run
 from plfl.deploy.files.settings import read_server
 from plfl.deploy.programs import provision
-from plfl.deploy.programs.server import _first_params, _name_run
+from plfl.deploy.programs.rounds import first_params, name_run
 from plfl.deploy.protocol import agreement, coordinator
-from plfl.deploy.protocol.coordinator import Coordinator, Terms
-from plfl.deploy.protocol.local import LocalWire
+from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.coordinator import Coordinator
 from plfl.errors import BadInput, Damaged
 from plfl.federate.checkpoint import load_shared
 from small import agree_on, assert_trees_equal, tiny_config, uneven_panel
@@ -42,7 +43,7 @@ def old(tmp_path_factory):
         upgrade(patch, OLD)
         server = make_server(top / "state", panel, LocalWire(nodes), config, run="old-1")
         server.go()
-        personal = {client: node.last_state(node.plan()).personal for client, node in nodes.items()}
+        personal = {client: node.agreed.last_state().personal for client, node in nodes.items()}
     return panel, config, top, server, personal
 
 
@@ -73,9 +74,9 @@ def test_a_run_with_init_goes_on_from_the_old_parameters_and_personal_layers(
     assert_trees_equal(new.state.common["x"], server.state.common["x"])
     new.go()
     for client, node in nodes.items():
-        assert node.agreement.version == NEW
-        assert_trees_equal(node.newcomer(node.plan()).personal, personal[client])
-        assert node.last_round().round_index == 3
+        assert node.agreed.agreement.version == NEW
+        assert_trees_equal(node.agreed.newcomer().personal, personal[client])
+        assert node.agreed.last_round().asked.round == 3
     assert new.history[0]["loss"] < server.history[0]["loss"]
     resumed = make_server(
         tmp_path / "new", panel, LocalWire(nodes), config, run="new-1", init="old-1"
@@ -90,7 +91,7 @@ def test_a_run_without_init_begins_from_nothing_at_the_clients_too(old, monkeypa
     nodes = make_nodes(top / "clients", panel)
     make_server(tmp_path / "new", panel, LocalWire(nodes), config, run="other-1")._meet()
     for client, node in nodes.items():
-        fresh = node.newcomer(node.plan()).personal
+        fresh = node.agreed.newcomer().personal
         assert any(not np.array_equal(fresh[name], personal[client][name]) for name in fresh)
 
 
@@ -146,22 +147,22 @@ def test_server_toml_names_the_run_to_begin_with(settings, old, tmp_path):
     with pytest.raises(
         BadInput, match=r"init = .* holds no run; name the folder of an earlier one"
     ):
-        _name_run(settings)
+        name_run(settings)
     earlier.mkdir()
     before = begin_run(earlier, "pilot")
-    now = _name_run(settings)
+    now = name_run(settings)
     assert (now.init, now.run[:6], now.run != before.run) == (before.run, "pilot-", True)
-    assert _name_run(settings) == now == read_run(settings.folder)
+    assert name_run(settings) == now == read_run(settings.folder)
     with pytest.raises(BadInput, match="holds no checkpoint"):
-        _first_params(settings)
+        first_params(settings)
     (earlier / "state").mkdir()
     (earlier / "state" / "server.safetensors").write_bytes(
         (old[2] / "state" / "state" / "server.safetensors").read_bytes()
     )
-    assert_trees_equal(_first_params(settings), load_shared(old[2] / "state")[0])
+    assert_trees_equal(first_params(settings), load_shared(old[2] / "state")[0])
     (settings.folder / "state").mkdir()
     (settings.folder / "state" / "manifest.json").touch()
-    assert _first_params(settings) is None  # it has a checkpoint of its own
+    assert first_params(settings) is None  # it has a checkpoint of its own
 
 
 def test_a_run_cannot_begin_with_itself(settings):

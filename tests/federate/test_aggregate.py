@@ -318,7 +318,7 @@ def test_a_real_federation_has_the_numbers_of_the_loop(name, tmp_path):
     panel, config = uneven_panel(4).sorted(), tiny_config(aggregate=name, rounds=3)
     coordinator, wire = make_federation(tmp_path, panel, config)
     coordinator.go()
-    draws = jnp.stack([node.draws for node in wire.nodes.values()])
+    draws = jnp.stack([node.agreed.draws for node in wire.nodes.values()])
     expected = train_by_loop(panel, config, draws, guard_of(wire.nodes[panel.ids[0]].policy))
     assert_trees_close(coordinator.state.common, expected.server.common, 1e-6)
 

@@ -5,13 +5,13 @@ from importlib.resources import files
 
 import pytest
 
-from plfl.report.charts import Mark, Row, log_rows, ratio_rows
+from plfl.report.charts.heatmap import Shades
+from plfl.report.charts.rows import Mark, Row, log_rows, ratio_rows
+from plfl.report.charts.scale import log_ticks, nice_ticks
 from plfl.report.grid import label_sources, name_level
-from plfl.report.heatmap import Shades
-from plfl.report.plot import log_ticks, nice_ticks
-from plfl.report.tables import amount, count, duration, ratio
+from plfl.report.words import amount, count, duration, ratio
 
-STYLE = files("plfl.report").joinpath("style.css").read_text()
+STYLE = files("plfl.report").joinpath("templates/style.css").read_text()
 
 
 def read_colours(scheme):

@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plfl.cli import terminal
-from plfl.report.charts import Mark, Row, line_chart, share_rows
-from plfl.report.leads import find_scored
+from plfl.cli.run import print_summary
+from plfl.report.charts.lines import line_chart
+from plfl.report.charts.rows import Mark, Row, share_rows
 from plfl.report.page import write_report
+from plfl.report.rivals import find_scored
 from plfl.runs.results import Result
 from report.stored import QUARTER, Outline, client, with_leads, write_lead_run, write_run
 
@@ -249,7 +250,7 @@ def summary_of(tmp_path, clients, capsys, **changes):
     folder = write_lead_run(tmp_path / "run", clients)
     stored = json.loads((folder / "result.json").read_text())
     blank = {"mase_median": None, "pinball_mean": None, "history": []}
-    terminal.print_summary(Result.from_dict(stored | blank | {"folder": "runs/r 1"} | changes))
+    print_summary(Result.from_dict(stored | blank | {"folder": "runs/r 1"} | changes))
     return " ".join(capsys.readouterr().out.split())
 
 

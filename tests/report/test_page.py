@@ -13,7 +13,7 @@ import pytest
 
 from plfl.errors import BadInput, Damaged
 from plfl.report.page import write_report
-from plfl.report.run_page import MAX_CHARTED_CLIENTS
+from plfl.report.pages.clients import MAX_CHARTED_CLIENTS
 from report.stored import Outline, client, write_run
 
 
@@ -299,3 +299,50 @@ def test_making_a_page_does_not_load_jax():
         ).returncode
         == 0
     )
+
+
+def adaptation(**changes):
+    """adapt.json of two meters, one of which cannot be adapted."""
+    choice = {"rounds": 7, "share": 0.5, "shared_error": 0.9, "error": 0.8}
+    blank = {"num_windows": 100, "repeated_leads": [], "was_client": False, "note": ""}
+    meters = [
+        blank | {"id": "<b>new", "days": 5.5, "kept": {"short": choice, "long": choice}},
+        blank | {"id": "gone", "days": None, "kept": {}, "note": "left out: no readings"},
+    ]
+    return {
+        "run": "first",
+        "rounds": 30,
+        "interval_minutes": 15.0,
+        "meters": meters,
+        "curve": None,
+        "findings": [],
+        "seconds": 1.5,
+        "version": "0.1.0",
+    } | changes
+
+
+def test_the_page_of_an_adaptation_is_made_from_its_file(tmp_path):
+    (tmp_path / "adapt.json").write_text(json.dumps(adaptation()))
+    outline = Outline(write_page(tmp_path))
+    assert "1 of 1 meters keep a tuned model; 1 cannot be adapted" in outline.words
+    row = outline.cells.index("<b>new")
+    assert outline.cells[row : row + 5] == ["<b>new", "5.5", "0.900", "0.800", "50% of 7 rounds"]
+
+
+def test_the_curve_of_an_adaptation_names_its_places_in_the_results(tmp_path):
+    score = {"mase_mean": 0.75, "num_below_persistence": 1, "mase": {"a b": 0.75}}
+    methods = dict.fromkeys(
+        ("adapted", "shared", "local", "persistence"), score | {"mase_by_lead": {"1h": 0.5}}
+    )
+    curve = [{"days": days, "num_meters": 1, "methods": methods} for days in (3, 7)]
+    (tmp_path / "adapt.json").write_text(json.dumps(adaptation(curve=curve)))
+    page = write_page(tmp_path)
+    assert 'data-source="curve[1].methods.local.mase_mean">0.750<' in page
+    assert 'data-source="curve[0].methods.shared.mase[a%20b]">0.750<' in page
+    assert 'data-source="curve[0].methods.adapted.mase_by_lead[1h]">0.500<' in page
+
+
+def test_a_file_of_something_else_is_no_adaptation(tmp_path):
+    (tmp_path / "adapt.json").write_text('{"meters": [{}]}')
+    with pytest.raises(Damaged, match="are not those of an adaptation"):
+        write_report(tmp_path)

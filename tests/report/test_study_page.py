@@ -9,7 +9,7 @@ import pytest
 
 from plfl.errors import BadInput, Damaged
 from plfl.report.page import write_report
-from plfl.report.tables import amount, duration
+from plfl.report.words import amount, duration
 from report.stored import PAPER, Outline, make_study, with_folds, write_study
 
 MAKE = {

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from data import planted
-from plfl.cli.terminal import print_study
+from plfl.cli.study import print_study
 from plfl.data.generated import generate
 from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted
@@ -171,7 +171,7 @@ def test_too_many_folds_are_refused_with_the_way_out(tmp_path):
 @pytest.mark.parametrize("num_folds", [0, 1, 3])
 def test_the_terminal_shows_folds_beside_the_single_split(num_folds, capsys, monkeypatch):
     result = with_folds(num_folds, data=("bundled:CA",), grid={"personal": ["mlp"]}, seeds=2)
-    monkeypatch.setattr("plfl.cli.terminal.output", Console(width=120))
+    monkeypatch.setattr("plfl.cli.console.output", Console(width=120))
     print_study(result, Path("study"))
     printed = capsys.readouterr().out
     means = [np.mean([run["mase_mean"] for run in fold["runs"]]) for fold in result["folds"]]

@@ -24,11 +24,12 @@ from typing import Any
 
 from plfl._version import __version__
 from plfl.bench.options import SYSTEMS, Observer, Options, Progress
-from plfl.bench.page import make_page, say_rate
 from plfl.errors import BadInput, RunFailed
 from plfl.federate.processes.devices import core_numbers, usable_cores
+from plfl.report.page import write_report
+from plfl.report.pages.bench import say_rate
 from plfl.runs import folder as runfolder
-from plfl.storage import write_json, write_text
+from plfl.storage import write_json
 
 # Where a checkout has what asks the other systems.
 PEERS = Path(__file__).parents[3] / "benchmarks" / "peers" / "asking.py"
@@ -174,7 +175,7 @@ def run_bench(
         "seconds": time.perf_counter() - begun,
     }
     write_json(folder / "result.json", result)
-    write_text(folder / "report.html", make_page(result))
+    write_report(folder)
     return result
 
 

@@ -12,15 +12,16 @@ from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
 from plfl.data.scratch import blocks, forget, forgetting
 
+# Correlation: no two meters of a building, let alone of two, were seen to reach it.
 _SAME = 0.9999
-"""Correlation: no two meters of a building, let alone of two, were seen to reach it."""
-_NEARLY, _FEW_TIMES = 0.999, 500
-"""What copies reach at a few of their times, too."""
-_NUM_TIMES, _NUM_DIRECTIONS = 2048, 16
+# What copies reach at a few of their times, too.
+_NEARLY = 0.999
+_FEW_TIMES = 500
+_NUM_TIMES = 2048
+_NUM_DIRECTIONS = 16
+# Projections of copies differ by 0.014 (a standard deviation), and by more where one of them has
+# gaps.
 _REACH = 0.5
-"""Projections of copies differ by 0.014 (a standard deviation), and by more where one of them has
-gaps.
-"""
 
 
 def find_copies(panel: Panel) -> list[Finding]:
@@ -109,6 +110,7 @@ def _correlate(one: np.ndarray, two: np.ndarray) -> float:
     """The correlation; 0 where nothing varies, unless all is the same."""
     if not len(one) or (one == two).all():
         return float(len(one) > 0)
-    one, two = one - one.mean(), two - two.mean()
+    one = one - one.mean()
+    two = two - two.mean()
     length = np.sqrt((one @ one) * (two @ two))
     return float(one @ two / length) if length > 0 else 0.0

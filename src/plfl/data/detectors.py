@@ -12,49 +12,50 @@ import numpy as np
 
 STUCK_HOURS = 48
 """A meter that shows exactly the same value for so long is not measuring."""
+# Where it has stood for so long before, it may rest again: at 0 in a home that is left alone.
 _REST_HOURS = 12
-"""Where it has stood for so long before, it may rest again: at 0 in a home that is left alone."""
+# Readings: two equal days of a daily meter are no fault.
 _MIN_STUCK = 24
-"""Readings: two equal days of a daily meter are no fault."""
 _MIN_REGISTER = 48
+# Standard deviation relative to the mean; less is rounding.
 _STEADY = 1e-6
-"""Standard deviation relative to the mean; less is rounding."""
+# Different negative readings that make a meter one that exports; what marks a missing reading is
+# always the same.
 _EXPORT_VALUES = 10
-"""Different negative readings that make a meter one that exports; what marks a missing reading is
-always the same.
-"""
+# Times the largest reading of all days before; of 656 meters none did more than 9.
 _GLITCH = 50
-"""Times the largest reading of all days before; of 656 meters none did more than 9."""
-_GLITCH_DAYS, _PEAK_DAYS, _GLITCH_REACH = 8, 3, 35
-"""After so many days of such readings (with a few such readings), within so many, the meter is
-believed.
-"""
+# After so many days of such readings (with a few such readings), within so many, the meter is
+# believed.
+_GLITCH_DAYS = 8
+_PEAK_DAYS = 3
+_GLITCH_REACH = 35
+# They are judged together, as there is nothing before them.
 _FIRST_DAYS = 2
-"""They are judged together, as there is nothing before them."""
 _DAYS = 7
+# Known days of a week that tell its level.
 _LEAST_DAYS = 4
-"""Known days of a week that tell its level."""
-_LASTING, _PATIENCE = 28, 56
-"""Days after which a new level is no holiday, and within which some week shows the shape of the one
-before.
-"""
+# Days after which a new level is no holiday, and within which some week shows the shape of the one
+# before.
+_LASTING = 28
+_PATIENCE = 56
 _QUANTILES = (0.1, 0.5, 0.9)
+# Readings of a day that tell its hours apart.
 _MIN_DAILY = 12
-"""Readings of a day that tell its hours apart."""
+# Less is a season, or the begin of a term.
 _LEAST_FACTOR = np.log(3)
-"""Less is a season, or the begin of a term."""
+# No load changes like this at all hours of the day and keeps the shape of its days.
 _LEAST_UNIT = 50
-"""No load changes like this at all hours of the day and keeps the shape of its days."""
+# Of a log factor (up to 2), or of the log of high to low loads: by how much a building's own weeks
+# may differ.
 _TOLERANCE = 0.7
-"""Of a log factor (up to 2), or of the log of high to low loads: by how much a building's own weeks
-may differ.
-"""
-_TIMES_USUAL, _UNIT_MISFIT = 5, (0.15, 0.5)
-"""How far a log factor may be from that of a unit: so many times what is usual, within these."""
+# How far a log factor may be from that of a unit: so many times what is usual, within these.
+_TIMES_USUAL = 5
+_UNIT_MISFIT = (0.15, 0.5)
+# Log of high to low loads: a load that is steadier than that has no shape to keep.
 _LEAST_SWING = 0.4
-"""Log of high to low loads: a load that is steadier than that has no shape to keep."""
-_SHARP, _SHARP_UNIT = 0.3, 0.1
-"""The largest mean square misfit of the days around a step, in squares of the step."""
+# The largest mean square misfit of the days around a step, in squares of the step.
+_SHARP = 0.3
+_SHARP_UNIT = 0.1
 
 
 def is_register(values: np.ndarray) -> bool:
@@ -64,7 +65,8 @@ def is_register(values: np.ndarray) -> bool:
     if len(values) < _MIN_REGISTER:
         return False
     change = np.diff(values)
-    num_falls, num_rises = int((change < 0).sum()), int((change > 0).sum())
+    num_falls = int((change < 0).sum())
+    num_rises = int((change > 0).sum())
     typical = float(np.median(change[change > 0])) if num_rises else 0.0
     is_monotone = num_falls <= len(values) // 1000 and num_rises >= max(5, len(values) // 100)
     return is_monotone and float(np.median(values)) > 5 * typical
@@ -156,8 +158,7 @@ def _walk_days(sizes: np.ndarray, usual: float) -> np.ndarray:
     for day, values in enumerate(sizes):
         is_large = values > _GLITCH * largest if largest > 0 else np.zeros(len(values), bool)
         if is_large.any():
-            recent = [is_peak for other, is_peak in large.items() if other > day - _GLITCH_REACH]
-            if len(recent) < _GLITCH_DAYS and sum(recent) < _PEAK_DAYS:
+            if not _is_believed(large, day):
                 is_glitch[day] = is_large
             large[day] = 8 * is_large.sum() < len(values)
         if day == _FIRST_DAYS - 1:
@@ -165,6 +166,11 @@ def _walk_days(sizes: np.ndarray, usual: float) -> np.ndarray:
         elif day >= _FIRST_DAYS and not is_glitch[day].any():
             largest = max(largest, float(values.max()))
     return np.flatnonzero(is_glitch)
+
+
+def _is_believed(large: dict[int, bool], day: int) -> bool:
+    recent = [is_peak for other, is_peak in large.items() if other > day - _GLITCH_REACH]
+    return len(recent) >= _GLITCH_DAYS or sum(recent) >= _PEAK_DAYS
 
 
 class LevelChange(NamedTuple):
@@ -194,11 +200,11 @@ def find_changes(load: np.ndarray, steps_per_day: int) -> Changes:
     new tenant is not like this.
     """
     weeks = _Weeks(load, steps_per_day)
-    units, reach = _find_units(weeks), _DAYS * steps_per_day
+    units = _find_units(weeks)
     levels = [
         each
         for each in _find_levels(weeks)
-        if all(abs(each.at - unit.at) > reach for unit in units)
+        if all(abs(each.at - unit.at) > _DAYS * steps_per_day for unit in units)
     ]
     return Changes(units, levels)
 
@@ -232,7 +238,8 @@ def _judge_unit(weeks: "_Weeks", day: int) -> LevelChange | None:
     at = weeks.locate(day, weeks.changes[day], _SHARP_UNIT)
     if at is None or not weeks.is_between_weeks(day):
         return None
-    factors, largest = _unit_factors(weeks.steps_per_day), weeks.usual_change(day)
+    factors = _unit_factors(weeks.steps_per_day)
+    largest = weeks.usual_change(day)
     for later in range(day + 1 + _DAYS, min(day + 1 + _DAYS + _PATIENCE, len(weeks.levels))):
         misfit = np.abs(np.log(factors) - weeks.compare(day, later))
         if misfit.min() <= largest:
@@ -289,7 +296,7 @@ class _Weeks:
         swings = self.levels[[day, later], 2] - self.levels[[day, later], 0]
         if not abs(swings[1] - swings[0]) < _TOLERANCE * max(swings[0], _LEAST_SWING):
             return np.inf
-        before, after = self._hours(day), self._hours(later)
+        before, after = (self._hours(each) for each in (day, later))
         is_silent = (before == 0) & (after == 0)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             ratios = np.log(after / before)[~is_silent & np.isfinite(before) & np.isfinite(after)]
@@ -303,7 +310,7 @@ class _Weeks:
         )
 
     def locate(self, day: int, log_factor: float, sharpness: float) -> int | None:
-        """The first reading of a new level on a day, or None if there is no step as sharp as this."""
+        """The first reading of a new level on a day; None if there is no step as sharp as this."""
         before = self._hours(day)
         first = max(0, day - 1)
         usual = np.repeat(before, self.steps_per_day // len(before))
@@ -343,7 +350,8 @@ class _Weeks:
         Else it may be the end of a stretch whose begin was not seen.
         """
         share = (self.daily[:, 1] - self.levels[day, 1]) / self.changes[day]
-        before, after = share[max(0, day - _DAYS - 1) : day], share[day + 1 : day + 1 + _DAYS]
+        before = share[max(0, day - _DAYS - 1) : day]
+        after = share[day + 1 : day + 1 + _DAYS]
         is_old = not (before > 0.5).any() and np.nanmedian(share[:day]) < 0.5
         return is_old and not (after < 0.5).any()
 
@@ -365,7 +373,8 @@ class _Weeks:
         """
         log_factor = np.log(change.factor)
         share = (self.daily[:, 1] - self.levels[day, 1]) / log_factor
-        is_new, is_old = np.cumsum(share > 0.5), np.cumsum(share < 0.5)  # NaN is neither
+        is_new = np.cumsum(share > 0.5)  # NaN is neither
+        is_old = np.cumsum(share < 0.5)
         weeks = np.arange(change.seen // self.steps_per_day, len(share) - _DAYS + 1)
         num_old = is_old[weeks + _DAYS - 1] - is_old[weeks - 1]
         is_week = (is_new[weeks + _DAYS - 1] == is_new[weeks - 1]) & (num_old >= _LEAST_DAYS)

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plfl.data.panel import Panel, local_times
-from plfl.data.readings import Readings, Series
-from plfl.errors import BadInput
+from plfl.data.panel import Panel, local_times, steps_per_day
+from plfl.data.readings import Readings, Series, Source
+from plfl.errors import require
 
 COVARIATES = ("temperature", "wind_speed")
 STATICS = ("floor_area", "wall_area", "window_area")
 ZONES = ("America/Los_Angeles", "America/Chicago", "America/New_York")
-_MAX_CLIENTS, _MAX_DAYS = 1_000_000, 36_500
+_MAX_CLIENTS = 1_000_000
+_MAX_DAYS = 36_500
+_MINUTES = (5, 10, 15, 20, 30, 60)
 START = np.datetime64("2018-01-01T06:00", "s")  # midnight in Chicago
 
 
@@ -67,15 +69,18 @@ def generate(num_clients: int, *, days: int = 365, minutes: int = 15, seed: int 
     (3, 1344)
     """
     readings = generated_readings(num_clients, days=days, minutes=minutes, seed=seed)
-    num_times = days * 24 * 60 // minutes
-    ids, zones = [], []
+    num_times = days * steps_per_day(np.timedelta64(minutes, "m"))
+    ids: list[str] = []
+    zones: list[str] = []
     load = np.empty((num_clients, num_times), np.float32)
     covariates = np.empty((num_clients, num_times, len(COVARIATES)), np.float32)
     statics = np.empty((num_clients, len(STATICS)), np.float32)
     for i, series in enumerate(readings.series):
         ids.append(series.id)
         zones.append(series.zone)
-        load[i], covariates[i], statics[i] = series.values, series.covariates, series.statics
+        load[i] = series.values
+        covariates[i] = series.covariates
+        statics[i] = series.statics
     return Panel(
         ids=tuple(ids),
         start=START,
@@ -93,47 +98,50 @@ def generated_readings(
     num_clients: int, *, days: int = 365, minutes: int = 15, seed: int = 0
 ) -> Readings:
     """The same buildings as readings, each made when its turn comes."""
-    if num_clients > _MAX_CLIENTS or days > _MAX_DAYS:
-        raise BadInput(f"generated data goes up to {_MAX_CLIENTS:,} clients and {_MAX_DAYS:,} days")
-    if num_clients < 1:
-        raise BadInput(
-            f"generated:{num_clients} has no clients", "ask for at least 1, such as generated:12"
-        )
-    if days < 1:
-        raise BadInput(
-            f"generated data of {days} days is empty", "ask for at least 1 day, such as days=365"
-        )
-    if minutes not in (5, 10, 15, 20, 30, 60):
-        raise BadInput(
-            f"generated data cannot have an interval of {minutes} minutes",
-            "use 5, 10, 15, 20, 30 or 60",
-        )
+    require(
+        num_clients <= _MAX_CLIENTS and days <= _MAX_DAYS,
+        f"generated data goes up to {_MAX_CLIENTS:,} clients and {_MAX_DAYS:,} days",
+        "ask for fewer",
+    )
+    require(
+        num_clients >= 1,
+        f"generated:{num_clients} has no clients",
+        "ask for at least 1, such as generated:12",
+    )
+    require(
+        days >= 1,
+        f"generated data of {days} days is empty",
+        "ask for at least 1 day, such as days=365",
+    )
+    require(
+        minutes in _MINUTES,
+        f"generated data cannot have an interval of {minutes} minutes",
+        "use 5, 10, 15, 20, 30 or 60",
+    )
     return Readings(_make_buildings(num_clients, days, minutes, seed), COVARIATES, STATICS)
 
 
 def _make_buildings(num_clients: int, days: int, minutes: int, seed: int) -> Iterator[Series]:
-    steps_per_day = 24 * 60 // minutes
-    times = START + np.arange(days * steps_per_day) * np.timedelta64(minutes, "m")
-    zones = ZONES[:num_clients]  # each building has the next
-    time_of_day, weekday = local_times(sorted(zones), times, np.timedelta64(minutes, "m"))
+    interval = np.timedelta64(minutes, "m")
+    daily = steps_per_day(interval)
+    times = START + np.arange(days * daily) * interval
+    zones = sorted(ZONES[:num_clients])  # each building has the next
+    time_of_day, weekday = local_times(zones, times, interval)
     hour = time_of_day * (minutes / 60)  # (zones, time)
-    streams = [
-        sorted(ZONES).index(zone) for zone in sorted(zones)
-    ]  # a zone's own, whichever others exist
-    weather = [
-        _weather(np.random.default_rng([seed, 1, z]), hour[k], steps_per_day)
-        for k, z in enumerate(streams)
+    weather = [  # of a zone, whichever others exist
+        _weather(np.random.default_rng([seed, 1, sorted(ZONES).index(zone)]), hours, daily)
+        for zone, hours in zip(zones, hour, strict=True)
     ]
     stamps = times.astype("datetime64[s]").astype(np.int64)
     for i in range(num_clients):
         rng = np.random.default_rng([seed, 2, i])
-        zone = sorted(zones).index(ZONES[i % len(ZONES)])
+        zone = zones.index(ZONES[i % len(ZONES)])
         temperature, wind = weather[zone]
         temperature = temperature + rng.normal(0, 1.5)  # the site's own microclimate
         kind = TYPES[rng.integers(len(TYPES))]
         floor = float(np.exp(rng.uniform(np.log(200), np.log(30_000))))  # m2
         active = _activity(rng, kind, hour[zone], weekday[zone])
-        thermal = _heating_and_cooling(rng, active, temperature, steps_per_day)
+        thermal = _heating_and_cooling(rng, active, temperature, daily)
         load = floor * _power_density(rng, kind, active, thermal, minutes) * (minutes / 60) / 1000
         wall = 1.4 * floor**0.8 * rng.uniform(0.8, 1.3)
         yield Series(
@@ -147,18 +155,18 @@ def _make_buildings(num_clients: int, days: int, minutes: int, seed: int) -> Ite
 
 
 def _weather(
-    rng: np.random.Generator, hour: np.ndarray, steps_per_day: int
+    rng: np.random.Generator, hour: np.ndarray, daily: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Temperature (degrees C) and wind speed (m/s): season, time of day and fronts that last for
     days.
     """
     num_times = len(hour)
-    day = np.arange(num_times) / steps_per_day
-    fronts = _memory(rng, num_times, 3 * steps_per_day)
-    clear_sky = 1 + 0.4 * _memory(rng, num_times, 2 * steps_per_day)
+    day = np.arange(num_times) / daily
+    fronts = _memory(rng, num_times, 3 * daily)
+    clear_sky = 1 + 0.4 * _memory(rng, num_times, 2 * daily)
     season = 12 - 12 * np.cos(2 * np.pi * (day - 20) / 365)
     temperature = season + 4.5 * fronts - 4 * clear_sky * np.cos(2 * np.pi * (hour - 3) / 24)
-    gusts = _memory(rng, num_times, steps_per_day // 3)
+    gusts = _memory(rng, num_times, daily // 3)
     wind = np.exp(1.1 + 0.45 * gusts - 0.15 * np.cos(2 * np.pi * (hour - 3) / 24))
     return temperature, wind
 
@@ -183,12 +191,12 @@ def _activity(
 
 
 def _heating_and_cooling(
-    rng: np.random.Generator, active: np.ndarray, temperature: np.ndarray, steps_per_day: int
+    rng: np.random.Generator, active: np.ndarray, temperature: np.ndarray, daily: int
 ) -> np.ndarray:
     """Thermal load relative to the full activity, following a lagged temperature; some heat with
     electricity.
     """
-    felt = _lag(temperature, hours=rng.uniform(1, 5), steps_per_hour=steps_per_day / 24)
+    felt = _lag(temperature, hours=rng.uniform(1, 5), steps_per_hour=daily / 24)
     cooling = rng.uniform(0.02, 0.05) * np.clip(felt - rng.uniform(14, 18), 0, None)
     heating = (
         (rng.random() < 0.35)
@@ -240,12 +248,20 @@ def _lag(values: np.ndarray, hours: float, steps_per_hour: float) -> np.ndarray:
 
 
 def _recursive_filter(values: np.ndarray, keep: float) -> np.ndarray:
-    """y[t] = keep * y[t-1] + values[t], in log2(time) vector steps: y = sum of keep^k values[t-k]."""
+    """y[t] = keep * y[t-1] + values[t], in log2(time) vector steps: sum of keep^k values[t-k]."""
     result = values.astype(np.float64, copy=True)
-    shift, factor = 1, keep
-    while shift < len(result) and factor > 1e-9:
-        result[shift:] = (
-            result[shift:] + factor * result[:-shift]
-        )  # the right-hand side is evaluated first
-        shift, factor = 2 * shift, factor * factor
+    shift = 1
+    while shift < len(result) and keep > 1e-9:
+        # the right-hand side is evaluated first
+        result[shift:] = result[shift:] + keep * result[:-shift]
+        shift *= 2
+        keep *= keep
     return result
+
+
+SOURCE = Source(
+    read=generated_readings,
+    what="number",
+    numbers=("days", "minutes", "seed"),
+    example="generated:12?days=90",
+)

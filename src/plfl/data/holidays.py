@@ -10,10 +10,11 @@ from importlib.resources import files
 
 import numpy as np
 
-from plfl.data.zones import utc_offset
+from plfl.data.zones import local_time
 from plfl.errors import BadInput
 
-NONE, AUTO = "none", "auto"
+NONE = "none"
+AUTO = "auto"
 
 
 def holiday_flags(zone: str, utc: np.ndarray, which: str = AUTO) -> np.ndarray:
@@ -24,9 +25,7 @@ def holiday_flags(zone: str, utc: np.ndarray, which: str = AUTO) -> np.ndarray:
     place = _known_country(zone) if which == AUTO else which
     if place is None or place == NONE:
         return np.zeros(len(utc), np.float32)
-    times = utc.astype("datetime64[s]")
-    local = times + utc_offset(zone, times.astype(np.int64)).astype("timedelta64[s]")
-    days = local.astype("datetime64[D]")
+    days = local_time(zone, utc).astype("datetime64[D]")
     years = np.unique(days.astype("datetime64[Y]").astype(int)) + 1970
     found = np.concatenate([_dates(place, int(year)) for year in years])
     return np.isin(days, found).astype(np.float32)

@@ -8,17 +8,22 @@ span the whole grid.
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from plfl.data.scratch import Scratch, blocks, copy_rows, forget
-from plfl.data.zones import utc_offset
-from plfl.errors import BadInput
+from plfl.data.zones import local_time
+from plfl.errors import BadInput, require
 
 DAY = np.timedelta64(1, "D")
 LARGEST = 1e15
 """No load, weather or area is larger, and float32 arithmetic still works there."""
+
+
+def steps_per_day(interval: np.timedelta64) -> int:
+    """Intervals per day, for an interval that divides it: the only place that says so."""
+    return int(DAY / interval)
 
 
 @dataclass(frozen=True)
@@ -42,73 +47,72 @@ class Panel:
 
     def __post_init__(self) -> None:
         self._check_types()
-        num_clients, num_times = len(self.ids), self.load.shape[-1]
-        for what, expected in (
-            ("load", (num_clients, num_times)),
-            ("covariates", (num_clients, num_times, len(self.covariate_names))),
-            ("statics", (num_clients, len(self.static_names))),
-            ("zones", (num_clients,)),
+        self._check_grid()
+        for what in ("load", "covariates", "statics"):
+            self._check_sizes(what)
+
+    def _check_types(self) -> None:
+        require(self.ids, "a panel needs at least one client")
+        for what in ("ids", "zones", "covariate_names", "static_names"):
+            are_texts = all(isinstance(text, str) for text in getattr(self, what))
+            require(are_texts, f"{what} must be texts", "write str(...) around numbers")
+        for what, kind, example in (
+            ("start", np.datetime64, " in UTC, such as numpy.datetime64('2018-01-01T00:00')"),
+            ("interval", np.timedelta64, ", such as numpy.timedelta64(15, 'm')"),
         ):
-            if np.shape(getattr(self, what)) != expected:
-                raise BadInput(
-                    f"{what} has shape {np.shape(getattr(self, what))}, but {num_clients} ids need {expected}"
-                )
-        if not (self.interval > np.timedelta64(0) and DAY % self.interval == np.timedelta64(0)):
-            raise BadInput(
-                f"an interval of {self.interval} does not divide a day",
-                "resample to 15, 30 or 60 minutes, say",
+            value = getattr(self, what)
+            is_right = isinstance(value, kind) and not np.isnat(value)
+            require(is_right, f"{what} must be a numpy.{kind.__name__}{example}")
+        for what, ndim in (("load", 2), ("covariates", 3), ("statics", 2)):
+            value = getattr(self, what)
+            is_right = isinstance(value, np.ndarray) and (value.ndim, value.dtype.kind) == (
+                ndim,
+                "f",
             )
-        if self.interval % np.timedelta64(1, "s"):
-            raise BadInput(
-                f"an interval of {self.interval} is not of whole seconds",
-                "resample to a second or more",
-            )
-        if len(set(self.ids)) != num_clients:
+            require(is_right, f"{what} must be a numpy array of floats with {ndim} axes")
+
+    def _check_grid(self) -> None:
+        shapes: dict[str, tuple[int, ...]] = {
+            "load": (self.num_clients, self.num_times),
+            "covariates": (self.num_clients, self.num_times, len(self.covariate_names)),
+            "statics": (self.num_clients, len(self.static_names)),
+            "zones": (self.num_clients,),
+        }
+        for what, shape in shapes.items():
+            found = np.shape(getattr(self, what))
+            need = f"but {self.num_clients} ids need {shape}"
+            require(found == shape, f"{what} has shape {found}, {need}")
+        zero = np.timedelta64(0)
+        require(
+            self.interval > zero and DAY % self.interval == zero,
+            f"an interval of {self.interval} does not divide a day",
+            "resample to 15, 30 or 60 minutes, say",
+        )
+        require(
+            self.interval % np.timedelta64(1, "s") == zero,
+            f"an interval of {self.interval} is not of whole seconds",
+            "resample to a second or more",
+        )
+        if len(set(self.ids)) != self.num_clients:
             twice = next(name for name in self.ids if self.ids.count(name) > 1)
             raise BadInput(
                 f"client id {twice!r} appears twice", "every client needs an id of its own"
             )
-        for what, values in (
-            ("load", self.load),
-            ("covariate", self.covariates),
-            ("static fact", self.statics),
-        ):
-            for block in blocks(num_clients):
-                some = values[block]
-                largest = max(
-                    np.fmax.reduce(some, axis=None, initial=0),
-                    -np.fmin.reduce(some, axis=None, initial=0),
-                )
-                if largest > LARGEST:
-                    client = self.ids[block.start + int(np.argwhere(np.abs(some) > LARGEST)[0][0])]
-                    raise BadInput(
-                        f"a {what} of client {client!r} is infinite or absurdly large",
-                        "leave it empty (NaN)",
-                    )
-                forget(values)
 
-    def _check_types(self) -> None:
-        if not self.ids:
-            raise BadInput("a panel needs at least one client")
-        for what in ("ids", "zones", "covariate_names", "static_names"):
-            if not all(isinstance(text, str) for text in getattr(self, what)):
-                raise BadInput(f"{what} must be texts", "write str(...) around numbers")
-        if not isinstance(self.start, np.datetime64) or np.isnat(self.start):
-            raise BadInput(
-                "start must be a numpy.datetime64 in UTC, such as numpy.datetime64('2018-01-01T00:00')"
-            )
-        if not isinstance(self.interval, np.timedelta64) or np.isnat(self.interval):
-            raise BadInput(
-                "interval must be a numpy.timedelta64, such as numpy.timedelta64(15, 'm')"
-            )
-        for what, ndim in (("load", 2), ("covariates", 3), ("statics", 2)):
-            values = getattr(self, what)
-            if (
-                not isinstance(values, np.ndarray)
-                or values.ndim != ndim
-                or values.dtype.kind != "f"
-            ):
-                raise BadInput(f"{what} must be a numpy array of floats with {ndim} axes")
+    def _check_sizes(self, what: str) -> None:
+        values = getattr(self, what)
+        for block in blocks(self.num_clients):
+            some = values[block]
+            largest = np.fmax.reduce(some, axis=None, initial=0)
+            smallest = np.fmin.reduce(some, axis=None, initial=0)
+            if max(largest, -smallest) > LARGEST:
+                row = block.start + int(np.argwhere(np.abs(some) > LARGEST)[0][0])
+                name = {"covariates": "covariate", "statics": "static fact"}.get(what, what)
+                raise BadInput(
+                    f"a {name} of client {self.ids[row]!r} is infinite or absurdly large",
+                    "leave it empty (NaN)",
+                )
+            forget(values)
 
     @property
     def num_clients(self) -> int:
@@ -123,7 +127,7 @@ class Panel:
     @property
     def steps_per_day(self) -> int:
         """Intervals per day (96 at 15 minutes)."""
-        return int(DAY / self.interval)
+        return steps_per_day(self.interval)
 
     @property
     def seconds(self) -> int:
@@ -141,20 +145,18 @@ class Panel:
 
     def take(self, rows: Sequence[int], scratch: Scratch | None = None) -> "Panel":
         """The panel of some clients, in the order given."""
-        index, scratch = list(rows), scratch or Scratch()
+        index = list(rows)
+        scratch = scratch or Scratch()
         load, covariates = (
             copy_rows(values, scratch.empty((len(index), *values.shape[1:]), values.dtype), index)
             for values in (self.load, self.covariates)
         )
-        return Panel(
+        return replace(
+            self,
             ids=tuple(self.ids[i] for i in index),
-            start=self.start,
-            interval=self.interval,
             load=load,
             covariates=covariates,
-            covariate_names=self.covariate_names,
             statics=self.statics[index],
-            static_names=self.static_names,
             zones=tuple(self.zones[i] for i in index),
         )
 
@@ -201,15 +203,10 @@ def local_times(
     zones: Sequence[str], utc: np.ndarray, interval: np.timedelta64
 ) -> tuple[np.ndarray, np.ndarray]:
     """Interval of the day and weekday in some zones (zones, time)."""
-    times = utc.astype("datetime64[s]")
-    offsets = [utc_offset(zone, times.astype(np.int64)) for zone in zones]
-    local = np.stack(
-        [times + offset.astype("timedelta64[s]") for offset in offsets]
-    )  # (zones, time)
+    local = np.stack([local_time(zone, utc) for zone in zones])  # (zones, time)
     days = local.astype("datetime64[D]")
-    time_of_day = ((local - days) / interval).astype(np.int32)
     weekday = ((days.astype(np.int64) + 3) % 7).astype(np.int32)  # 1970-01-01 was a Thursday
-    return time_of_day, weekday
+    return ((local - days) / interval).astype(np.int32), weekday
 
 
 def concatenate(panels: Iterable[Panel], scratch: Scratch | None = None) -> Panel:
@@ -218,44 +215,47 @@ def concatenate(panels: Iterable[Panel], scratch: Scratch | None = None) -> Pane
     first = panels[0]
     if len(panels) == 1:
         return first
-    for panel in panels[1:]:
-        for what in ("interval", "covariate_names", "static_names"):
-            if getattr(panel, what) != getattr(first, what):
-                raise BadInput(
-                    f"data sources do not fit together: {what} is {getattr(first, what)} in the "
-                    f"first and {getattr(panel, what)} in another",
-                    "train them in separate runs",
-                )
     start = min(panel.start for panel in panels)
     end = max(panel.start + panel.num_times * panel.interval for panel in panels)
-    num_times = int((end - start) / first.interval)
-    num_clients = sum(panel.num_clients for panel in panels)
+    for panel in panels:
+        _check_fit(panel, first, start)
+    shape = (sum(panel.num_clients for panel in panels), int((end - start) / first.interval))
     scratch = scratch or Scratch()
-    load = scratch.empty((num_clients, num_times))
-    covariates = scratch.empty((num_clients, num_times, len(first.covariate_names)))
+    load = scratch.empty(shape)
+    covariates = scratch.empty((*shape, len(first.covariate_names)))
     row = 0
     for panel in panels:
-        offset, remainder = divmod(panel.start - start, first.interval)
-        if remainder:
-            raise BadInput(
-                "data sources do not fit together: their time grids are shifted by part of an interval"
-            )
-        columns = slice(int(offset), int(offset) + panel.num_times)
+        offset = int((panel.start - start) / first.interval)
+        times = slice(offset, offset + panel.num_times)
         for block in blocks(panel.num_clients):
             rows = slice(row + block.start, row + block.stop)
             for target, values in ((load, panel.load), (covariates, panel.covariates)):
                 target[rows] = np.nan
-                target[rows, columns] = values[block]
+                target[rows, times] = values[block]
                 forget(target, values)
         row += panel.num_clients
-    return Panel(
+    return replace(
+        first,
         ids=tuple(name for panel in panels for name in panel.ids),
         start=start,
-        interval=first.interval,
         load=load,
         covariates=covariates,
-        covariate_names=first.covariate_names,
         statics=np.concatenate([panel.statics for panel in panels]),
-        static_names=first.static_names,
         zones=tuple(zone for panel in panels for zone in panel.zones),
+    )
+
+
+def _check_fit(panel: Panel, first: Panel, start: np.datetime64) -> None:
+    no = "data sources do not fit together:"
+    for what in ("interval", "covariate_names", "static_names"):
+        one, other = (getattr(each, what) for each in (first, panel))
+        require(
+            one == other,
+            f"{no} {what} is {one} in the first and {other} in another",
+            "train them in separate runs",
+        )
+    require(
+        (panel.start - start) % first.interval == np.timedelta64(0),
+        f"{no} their time grids are shifted by part of an interval",
+        "train them in separate runs",
     )

@@ -4,8 +4,9 @@ Every reader (tables, ComStock, generated data, a panel given in Python) ends he
 `plfl.data.clean` goes on from here, so that every source is checked and gridded by the same code.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,10 +14,10 @@ from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
 from plfl.data.zones import to_utc
 
+# Steps between the last stamps that say how long a reading lasts.
 _RECENT = 24
-"""Steps between the last stamps that say how long a reading lasts."""
+# Of that length, by which a stamp may be late.
 _JITTER = 0.1
-"""Of that length, by which a stamp may be late."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,17 @@ class Series:
     has_header: bool = False
     """Whether the file is text with a header, so that rows have line numbers."""
 
-    def place(self, index: int, time: str | None = None) -> Place:
-        """Where one of the rows is."""
+    def utc(self) -> np.ndarray:
+        """(rows,) the stamps as seconds of UTC."""
+        return self.stamps if self.stamp_zone is None else to_utc(self.stamp_zone, self.stamps)[0]
+
+    def place(self, index: int | None = None) -> Place:
+        """Where the values are, or one of the rows."""
+        place = Place(file=self.file, column=self.column, client=self.id)
+        if index is None or not self.file:
+            return place
         row = int(index if self.rows is None else self.rows[index]) + 1
-        return Place(
-            file=self.file,
-            row=row if self.file else None,
-            line=row + 1 if self.has_header else None,
-            column=self.column,
-            client=self.id,
-            time=time,
-        )
+        return replace(place, row=row, line=row + 1 if self.has_header else None)
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,27 @@ class Readings:
     is_cumulative: bool = False
     findings: list[Finding] = field(default_factory=list)
     """About the source as a whole; a lazy source may add to it while it is read."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kind of data by name, as in KIND:WHAT?option=value; a line in `plfl.data.sources` registers
+    it.
+    """
+
+    read: Callable[..., Readings]
+    """From WHAT and the options that are given."""
+    example: str
+    """One that is right, for messages."""
+    what: Literal["name", "number", "folder"] = "name"
+    """What stands behind the colon: a number of clients is read as such, and the path of a folder
+    is taken from where the source is written down.
+    """
+    texts: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    """Options that are texts, and that are whole numbers."""
+    fetch: Callable[..., Any] | None = None
+    """Downloads such data into a folder, where that is possible."""
 
 
 def cut_off(
@@ -94,9 +116,7 @@ def cut_off(
 
 
 def _cut_off(series: Series, end: int, *, is_known: bool, keeps_rows: bool) -> Series:
-    utc = (
-        series.stamps if series.stamp_zone is None else to_utc(series.stamp_zone, series.stamps)[0]
-    )
+    utc = series.utc()
     is_over = utc + (0 if is_known else _duration(np.unique(utc[utc < end]))) <= end
     if keeps_rows:
         return replace(series, values=np.where(is_over, series.values, np.nan))

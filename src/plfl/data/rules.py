@@ -9,11 +9,11 @@ repaired   the reading is merged, filled or left out, and counted
 noted      nothing changes; worth knowing
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from plfl.errors import BadInput
+from plfl.errors import BadInput, in_python, in_shell
 
 Level = Literal["error", "refused", "repaired", "noted"]
 LEVELS: tuple[Level, ...] = ("error", "refused", "repaired", "noted")
@@ -30,6 +30,7 @@ class Rule:
     why: str
     """What it does to a forecast, and what plfl does about it."""
     fix: str
+    """The way out, with settings marked as in errors: ‹timezone=America/Chicago›."""
 
 
 _ALL = (
@@ -40,7 +41,7 @@ _ALL = (
         "The stamps say neither a time zone nor an offset from UTC. Guessing would shift "
         "every load against the weather and the calendar, and twice a year an hour would be "
         "lost or doubled.",
-        "say where the meters are: --set timezone=America/Chicago",
+        "say where the meters are: ‹timezone=America/Chicago›",
     ),
     Rule(
         "PLF102",
@@ -48,7 +49,7 @@ _ALL = (
         "error",
         "Stamps are read as ISO 8601 (2018-01-31 13:45). Other forms are never guessed: "
         "01/02/2018 is January or February depending on the country.",
-        "write ISO 8601, or say the form: --set 'time_format=%d/%m/%Y %H:%M' (unix or unix_ms "
+        "write ISO 8601, or say the form: ‹time_format=%d/%m/%Y %H:%M› (unix or unix_ms "
         "for numbers)",
     ),
     Rule(
@@ -65,7 +66,7 @@ _ALL = (
         "One meter has different values for one stamp, and only you know which is right. "
         "Often an id column is missing, or local time was written without its offset in the "
         "night when clocks go back.",
-        "correct the file, or choose: --set duplicates=first (or last, mean)",
+        "correct the file, or choose: ‹duplicates=first› (or last, mean)",
     ),
     Rule(
         "PLF105",
@@ -73,7 +74,7 @@ _ALL = (
         "repaired",
         "Readings are missing, for no longer than max_gap at a time. They are interpolated in "
         "the inputs of a model; a filled value is never a target.",
-        "nothing has to be done; --set max_gap=0 fills none",
+        "nothing has to be done; ‹max_gap=0› fills none",
     ),
     Rule(
         "PLF106",
@@ -112,7 +113,7 @@ _ALL = (
         "refused",
         "Stamps lie in the hour that is skipped when clocks go forward. So they are not in "
         "this zone's local time; most likely they are in standard time all year.",
-        "say the stamps' own zone: --set stamp_timezone=Etc/GMT+6 (UTC-6; the sign is "
+        "say the stamps' own zone: ‹stamp_timezone=Etc/GMT+6› (UTC-6; the sign is "
         "reversed), beside timezone=...",
     ),
     Rule(
@@ -121,14 +122,14 @@ _ALL = (
         "noted",
         "The stamps carry an offset, so the times are right, but no zone: time of day and "
         "weekday are taken in UTC.",
-        "say where the meters are: --set timezone=America/Chicago",
+        "say where the meters are: ‹timezone=America/Chicago›",
     ),
     Rule(
         "PLF112",
         "too coarse",
         "refused",
         "The meter is read less often than the others, and energy cannot be split.",
-        "train all meters at its resolution: --set interval=1h",
+        "train all meters at its resolution: ‹interval=1h›",
     ),
     Rule(
         "PLF113",
@@ -143,8 +144,8 @@ _ALL = (
         "interval and forecast do not fit",
         "error",
         "Lookback, horizon and max_gap must be whole numbers of the data's intervals.",
-        "set them to multiples of it, or to numbers of intervals: --set lookback=12 --set "
-        "horizon=4 --set max_gap=0",
+        "set them to multiples of it, or to numbers of intervals: ‹lookback=12› "
+        "‹horizon=4› ‹max_gap=0›",
     ),
     Rule(
         "PLF115",
@@ -153,7 +154,7 @@ _ALL = (
         "When clocks go back, an hour of local time comes twice; here it is there once. "
         "Either an hour of readings is missing, or the stamps are in standard time all year "
         "and those of the summer are an hour off.",
-        "if it is standard time: --set stamp_timezone=Etc/GMT+6 (UTC-6; the sign is "
+        "if it is standard time: ‹stamp_timezone=Etc/GMT+6› (UTC-6; the sign is "
         "reversed), beside timezone=...",
     ),
     Rule(
@@ -176,15 +177,14 @@ _ALL = (
         "repaired",
         "The meter reads less than nothing. If it exports (solar, storage), it does so again "
         "and again; until it has shown ten different negative readings, they count as missing.",
-        "correct the readings, or, if the meter does export: --set allow_export=true",
+        "correct the readings, or, if the meter does export: ‹allow_export=true›",
     ),
     Rule(
         "PLF204",
         "cumulative register",
         "refused",
         "The values only ever rise: this is the meter's counter, not the energy of each interval.",
-        "convert it: --set cumulative=true (or, if it is interval energy after all: --set "
-        "ignore=PLF204)",
+        "convert it: ‹cumulative=true› (or, if it is interval energy after all: ‹ignore=PLF204›)",
     ),
     Rule(
         "PLF205",
@@ -195,7 +195,7 @@ _ALL = (
         "brought to the unit of the readings before: what comes later never changes what was "
         "there.",
         "correct the file, above all if the later unit is the right one (or, if the load did "
-        "change like this: --set ignore=PLF205)",
+        "change like this: ‹ignore=PLF205›)",
     ),
     Rule(
         "PLF206",
@@ -213,7 +213,7 @@ _ALL = (
         "The meter shows exactly the same value for two days or more, and has not rested at "
         "it for hours before. From the end of the second day on these readings count as "
         "missing.",
-        "check the meter (or, if that is its real load: --set ignore=PLF207)",
+        "check the meter (or, if that is its real load: ‹ignore=PLF207›)",
     ),
     Rule(
         "PLF208",
@@ -231,8 +231,7 @@ _ALL = (
         "reading would spoil the scale and the training of its client. It counts as missing, "
         "until such readings have come on eight days within five weeks (single peaks on "
         "three).",
-        "correct the reading, or leave it empty (or, if that is its real load: --set "
-        "ignore=PLF209)",
+        "correct the reading, or leave it empty (or, if that is its real load: ‹ignore=PLF209›)",
     ),
     Rule(
         "PLF210",
@@ -249,7 +248,7 @@ _ALL = (
         "noted",
         "The meter has shown ten different negative readings or more: it exports (solar, "
         "storage). They are taken as they are, and forecasts may be negative.",
-        "say that it does: --set allow_export=true; else correct the file",
+        "say that it does: ‹allow_export=true›; else correct the file",
     ),
     Rule(
         "PLF212",
@@ -273,7 +272,7 @@ _ALL = (
         "error",
         "A table is long (one row per meter and time: unique_id, ds, y) or wide (a time "
         "column, then one column per meter). Other names are fine once they are said.",
-        "say the names: --set id_column=... --set time_column=... --set load_column=...",
+        "say the names: ‹id_column=...› ‹time_column=...› ‹load_column=...›",
     ),
     Rule(
         "PLF303",
@@ -287,7 +286,7 @@ _ALL = (
         "decimal comma",
         "error",
         "Numbers are written with a comma, as in 1,5.",
-        "say so: --set decimal=,",
+        "say so: ‹decimal=,›",
     ),
     Rule(
         "PLF305",
@@ -309,7 +308,7 @@ _ALL = (
         "column not used",
         "noted",
         "A column holds text, so it cannot be an input of a model.",
-        "nothing has to be done; --set covariates=[...] names the columns to use",
+        "nothing has to be done; ‹covariates=[...]› names the columns to use",
     ),
     Rule(
         "PLF308",
@@ -398,16 +397,26 @@ class Finding:
         return self.place.client
 
     @property
+    def what(self) -> str:
+        """What is wrong, and where."""
+        where = f"{self.place}: " if str(self.place) else ""
+        return f"{self.code} {self.rule.title}: {where}{self.detail}"
+
+    @property
+    def in_words(self) -> str:
+        """What is wrong and the way out, with settings still marked (see `plfl.errors`)."""
+        return f"{self.what}; {self.rule.fix}"
+
+    @property
     def reason(self) -> str:
-        """What is wrong and the way out, where it is clear what it is about."""
-        return f"{self.code} {self.rule.title}: {self.detail}; {self.rule.fix}"
+        """The same on the command line, where it is clear what it is about."""
+        return in_shell(replace(self, place=Place()).in_words)
 
     def __str__(self) -> str:
-        where = f"{self.place}: " if str(self.place) else ""
-        return f"{self.code} {self.rule.title}: {where}{self.detail}; {self.rule.fix}"
+        return in_python(self.in_words)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """For JSON, with the way out as on the command line."""
         return {
             "code": self.code,
             "title": self.rule.title,
@@ -415,7 +424,7 @@ class Finding:
             "count": self.count,
             "place": {key: value for key, value in asdict(self.place).items() if value is not None},
             "detail": self.detail,
-            "fix": self.rule.fix,
+            "fix": in_shell(self.rule.fix),
         }
 
 
@@ -423,7 +432,7 @@ class Fault(BadInput):
     """A finding that nothing can be read before it is fixed."""
 
     def __init__(self, finding: Finding) -> None:
-        super().__init__(str(finding))
+        super().__init__(finding.what, finding.rule.fix)
         self.finding = finding
 
 
@@ -433,6 +442,7 @@ def fault(code: str, detail: str, *, count: int = 1, **place: Any) -> Fault:
     >>> raise fault("PLF301", "it has no rows", file="meters.csv")
     Traceback (most recent call last):
     ...
-    plfl.data.rules.Fault: PLF301 empty: meters.csv: it has no rows; give a file with a header and readings
+    plfl.data.rules.Fault: PLF301 empty: meters.csv: it has no rows; give a file with a header and \
+readings
     """
     return Fault(Finding(code, count, Place(**place), detail))

@@ -20,14 +20,14 @@ import numpy as np
 from plfl.errors import RunFailed
 
 T = TypeVar("T")
+# Share of the machine's memory that arrays take before files are made.
 _SHARE = 1 / 12
-"""Share of the machine's memory that arrays take before files are made."""
+# Bytes; a smaller array always stays in memory.
 _SMALL = 2**20
-"""Bytes; a smaller array always stays in memory."""
+# Bytes of the first and of the largest array that many smaller ones share.
 _SLABS = 2**24, 2**28
-"""Bytes of the first and of the largest array that many smaller ones share."""
+# Clients after which pages are given back.
 _ROWS = 256
-"""Clients after which pages are given back."""
 
 
 class Scratch:
@@ -40,7 +40,8 @@ class Scratch:
         """
         self.folder = _existing(folder) if folder is not None else Path(tempfile.gettempdir())
         self.left = int(_SHARE * machine_memory()) if in_memory is None else in_memory
-        self._slab, self._used = np.empty(0, np.uint8), 0
+        self._slab = np.empty(0, np.uint8)
+        self._used = 0
 
     def empty(self, shape: Sequence[int], dtype: Any = np.float32) -> np.ndarray:
         """An array to be filled."""
@@ -67,7 +68,8 @@ class Scratch:
         begin = -(-self._used // 64) * 64
         if begin + array.nbytes > len(self._slab):
             size = min(max(2 * len(self._slab), _SLABS[0]), _SLABS[1])
-            self._slab, begin = self.empty((max(size, array.nbytes),), np.uint8), 0
+            self._slab = self.empty((max(size, array.nbytes),), np.uint8)
+            begin = 0
         self._used = begin + array.nbytes
         moved = self._slab[begin : self._used].view(array.dtype).reshape(array.shape)
         moved[...] = array
@@ -76,7 +78,8 @@ class Scratch:
 
     def release(self) -> None:
         """Let go of what `keep` shares; what it gave out stays as long as it is used."""
-        self._slab, self._used = np.empty(0, np.uint8), 0
+        self._slab = np.empty(0, np.uint8)
+        self._used = 0
 
     def _give_back(self, num_bytes: int) -> None:
         self.left += num_bytes
@@ -93,13 +96,13 @@ class Scratch:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise RunFailed(
                     f"cannot make a file in {self.folder} ({error.strerror})",
-                    "set TMPDIR, or --out",
+                    "set the variable TMPDIR, or ‹--out DIR›",
                 ) from error
             raise RunFailed(
                 f"{self.folder} has no room for {num_bytes / 2**30:.1f} GiB of data that memory "
                 "does not hold",
-                "make room, or choose a larger disk with --out (without it, with the variable "
-                "TMPDIR)",
+                "make room, or choose a larger disk with ‹--out DIR› (without it, with the "
+                "variable TMPDIR)",
             ) from error
 
 

@@ -1,13 +1,16 @@
 """From a source as a person writes it (`bundled:CA`, `meters.csv`) to a checked panel.
 
 A source is KIND:WHAT?option=value&..., or the path of a table, whose options are the table fields
-of the config (`meters.csv?timezone=America/Chicago&unit=Wh`). A reader is imported when its kind of
-source is read: a forecast waits for no other.
+of the config (`meters.csv?timezone=America/Chicago&unit=Wh`). A kind is one module with a `SOURCE`
+(see `plfl.data.readings.Source`) and one line here; the module is imported when it is needed: a
+forecast waits for no other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
 import numpy as np
@@ -16,10 +19,17 @@ from plfl.config import GIVEN, TABLE_FIELDS, Config, parse_settings
 from plfl.data.clean import make_panel
 from plfl.data.copies import find_copies
 from plfl.data.panel import Panel, concatenate
-from plfl.data.readings import Readings, cut_off, readings_of
+from plfl.data.readings import Readings, Source, cut_off, readings_of
 from plfl.data.rules import Finding
 from plfl.data.scratch import Scratch
 from plfl.errors import BadInput
+
+# The kinds of sources by name, and the module that has their SOURCE.
+_KINDS = {
+    "bundled": "plfl.data.comstock.bundled",
+    "comstock": "plfl.data.comstock.read",
+    "generated": "plfl.data.generated",
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,7 @@ class Loaded:
         """The panel, or an error that says why there is none."""
         if self.panel is None:
             refused = [finding for finding in self.findings if finding.rule.level == "refused"]
-            raise BadInput(f"no client can take part ({len(refused)} refused)", f"{refused[0]}")
+            raise BadInput(f"no client can take part ({len(refused)} refused)", refused[0].in_words)
         return self.panel
 
 
@@ -52,9 +62,8 @@ class Asked:
     def of(self, readings: Readings) -> Readings:
         """The readings that are asked for."""
         if self.client is not None:
-            readings = replace(
-                readings, series=(series for series in readings.series if series.id == self.client)
-            )
+            chosen = (series for series in readings.series if series.id == self.client)
+            readings = replace(readings, series=chosen)
         if self.until is not None:
             readings = cut_off(readings, self.until, keeps_covariates=self.keeps_covariates)
         return readings
@@ -71,13 +80,13 @@ def load_sources(
 ) -> Loaded:
     """The clients of all sources as one panel, whose arrays are where `scratch` has room."""
     if not sources:
-        raise BadInput("no data: give at least one source, such as --data bundled:CA")
+        raise BadInput("no data", "give at least one source, such as ‹--data bundled:CA›")
     scratch = scratch or Scratch()
     loaded = [load_source(source, config, scratch, asked) for source in sources]
     panels = [each.panel for each in loaded if each.panel is not None]
     findings = tuple(finding for each in loaded for finding in each.findings)
     panel = concatenate(panels, scratch).sorted(scratch) if panels else None
-    return Loaded(panel, (*findings, *(find_copies(panel) if panel else ())))
+    return _with_copies(Loaded(panel, findings))
 
 
 def load_source(
@@ -94,58 +103,37 @@ def load_source(
     config = config or Config()
     if not isinstance(source, str):
         raise BadInput(
-            f"a data source is a text such as bundled:CA or meters.csv, not a {type(source).__name__}"
+            "a data source is a text such as bundled:CA or meters.csv, "
+            f"not a {type(source).__name__}"
         )
     if source == GIVEN:
         raise BadInput(
             "this run's data was given in Python", "go on with plfl.run(resume=..., data=...) there"
         )
     name, _, query = source.partition("?")
-    kind, colon, what = name.partition(":")
-    options = dict(
-        parse_qsl(query.replace("+", quote("+")), keep_blank_values=True)
-    )  # Etc/GMT+6 has no space
-    if colon and kind in _READERS:
-        return check_readings(_READERS[kind](source, what, options), config, scratch, asked)
+    options = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))  # as in GMT+6
+    kind = _find_kind(name)
+    if kind is not None:
+        return check_readings(_read_kind(kind, source, options), config, scratch, asked)
     from plfl.data.tables.columns import is_table
 
-    if is_table(name) or _is_file(name):
-        config = _with_options(config, source, options)
-        return check_readings(_read_table(name, config), config, scratch, asked)
-    known = ", ".join(f"{reader}:..." for reader in _READERS)
-    raise BadInput(
-        f"unknown data source {source!r}",
-        f"a source is the path of a CSV or Parquet file, or {known} (plfl data list shows what "
-        "comes with plfl)",
-    )
-
-
-def place_source(source: str, folder: Path) -> str:
-    """The same source for a reader who is elsewhere: its relative paths are taken from `folder`.
-
-    >>> place_source("meter.csv?unit=Wh", Path("/data")), place_source("bundled:CA", Path("/data"))
-    ('/data/meter.csv?unit=Wh', 'bundled:CA')
-    """
-    name, _, query = source.partition("?")
-    kind, colon, what = name.partition(":")
-    is_path = not (colon and kind in _READERS)
-    if "?" in str(folder) and (is_path or kind == "comstock"):
+    if not (is_table(name) or _is_file(name)):
+        known = ", ".join(f"{kind}:..." for kind in _KINDS)
         raise BadInput(
-            f"{folder} has a question mark in its name, which begins the options of a source",
-            "rename it",
+            f"unknown data source {source!r}",
+            f"a source is the path of a CSV or Parquet file, or {known} (plfl data list shows "
+            "what comes with plfl)",
         )
-    if is_path:
-        name = str(folder / name)
-    elif kind == "comstock":
-        name = f"{kind}:{folder / what}"
-    options = [option.partition("=") for option in query.split("&") if option]
-    placed = [
-        f"{key}={quote(str(folder / unquote(text)))}"
-        if key == "statics"
-        else f"{key}{equals}{text}"
-        for key, equals, text in options
-    ]
-    return "?".join([name, *(["&".join(placed)] if placed else [])])
+    _check_names(source, options, TABLE_FIELDS)
+    values = parse_settings([f"{key}={text}" for key, text in options.items()])
+    config = Config(**config.model_dump() | values) if values else config
+    return check_readings(_read_table(name, config), config, scratch, asked)
+
+
+def _find_kind(name: str) -> Source | None:
+    """The kind of KIND:WHAT; None for what may be the path of a table."""
+    kind, colon, _ = name.partition(":")
+    return import_module(_KINDS[kind]).SOURCE if colon and kind in _KINDS else None
 
 
 def _is_file(name: str) -> bool:
@@ -155,15 +143,79 @@ def _is_file(name: str) -> bool:
         return False
 
 
+def _read_kind(kind: Source, source: str, options: Mapping[str, str]) -> Readings:
+    """The readings of KIND:WHAT?option=value&..."""
+    _check_names(source, options, (*kind.texts, *kind.numbers))
+
+    def whole(name: str, text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = None
+        if value is None or value < 0:
+            wrong = "be a whole number" if value is None else "not be negative"
+            raise BadInput(f"{name} in {source!r} must {wrong}, as in {kind.example}")
+        return value
+
+    what = source.partition("?")[0].partition(":")[2]
+    values = {
+        name: whole(name, text) if name in kind.numbers else text for name, text in options.items()
+    }
+    first = whole("the number of clients", what) if kind.what == "number" else what
+    return kind.read(first, **values)
+
+
+def _check_names(source: str, options: Mapping[str, str], known: Sequence[str]) -> None:
+    for name in options:
+        if name not in known:
+            raise BadInput(f"unknown option {name!r} in {source!r}", f"known: {', '.join(known)}")
+
+
+def find_fetcher(name: str) -> Callable[..., Any]:
+    """What downloads data of that kind into a folder."""
+    fetchers = {kind: import_module(module).SOURCE.fetch for kind, module in _KINDS.items()}
+    fetch: Callable[..., Any] | None = fetchers.get(name)
+    if fetch is None:
+        known = " or ".join(kind for kind, fetch in fetchers.items() if fetch)
+        raise BadInput(f"{name!r} cannot be downloaded", f"write plfl data fetch {known}")
+    return fetch
+
+
+def place_source(source: str, folder: Path) -> str:
+    """The same source for a reader who is elsewhere: its relative paths are taken from `folder`.
+
+    >>> place_source("meter.csv?unit=Wh", Path("/data")), place_source("bundled:CA", Path("/data"))
+    ('/data/meter.csv?unit=Wh', 'bundled:CA')
+    """
+    name, _, query = source.partition("?")
+    kind = _find_kind(name)
+    if kind is None or kind.what == "folder":
+        if "?" in str(folder):
+            raise BadInput(
+                f"{folder} has a question mark in its name, which begins the options of a source",
+                "rename it",
+            )
+        before, colon, path = name.partition(":") if kind else ("", "", name)
+        name = f"{before}{colon}{folder / path}"
+    options = [option.partition("=") for option in query.split("&") if option]
+    placed = [
+        f"{key}={quote(str(folder / unquote(text)))}" if key == "statics" else key + equals + text
+        for key, equals, text in options
+    ]
+    return "?".join([name, "&".join(placed)] if placed else [name])
+
+
 def load_frame(
     table: object, config: Config, scratch: Scratch | None = None, asked: Asked = EVERYTHING
 ) -> Loaded:
     """The panel of a pandas, polars or Arrow frame; a panel is checked and passed on."""
     readings = readings_of(table) if isinstance(table, Panel) else _read_table(table, config)
-    loaded = check_readings(readings, config, scratch, asked)
-    return replace(
-        loaded, findings=(*loaded.findings, *(find_copies(loaded.panel) if loaded.panel else ()))
-    )
+    return _with_copies(check_readings(readings, config, scratch, asked))
+
+
+def _with_copies(loaded: Loaded) -> Loaded:
+    copies = find_copies(loaded.panel) if loaded.panel else ()
+    return replace(loaded, findings=(*loaded.findings, *copies))
 
 
 def check_readings(
@@ -174,66 +226,7 @@ def check_readings(
     return Loaded(panel and panel.sorted(scratch), tuple(findings))
 
 
-def _with_options(config: Config, source: str, options: Mapping[str, str]) -> Config:
-    _check_names(source, options, TABLE_FIELDS)
-    values = parse_settings([f"{name}={text}" for name, text in options.items()])
-    return Config(**config.model_dump() | values) if values else config
-
-
 def _read_table(table: object, config: Config) -> Readings:
     from plfl.data.tables.table import read_table
 
     return read_table(table, config)
-
-
-def _bundled(source: str, what: str, options: dict[str, str]) -> Readings:
-    from plfl.data.comstock.bundled import read_bundled
-
-    _check_names(source, options, ("buildings",))
-    return read_bundled(what, buildings=options.get("buildings"))
-
-
-def _comstock(source: str, what: str, options: dict[str, str]) -> Readings:
-    from plfl.data.comstock.read import read_comstock
-
-    _check_names(source, options, ("state", "upgrade", "buildings"))
-    upgrade = (
-        _integer(source, "upgrade", options["upgrade"], "upgrade=10")
-        if "upgrade" in options
-        else None
-    )
-    return read_comstock(
-        Path(what), state=options.get("state"), upgrade=upgrade, buildings=options.get("buildings")
-    )
-
-
-def _generated(source: str, what: str, options: dict[str, str]) -> Readings:
-    from plfl.data.generated import generated_readings
-
-    _check_names(source, options, ("days", "minutes", "seed"))
-    example = "generated:12?days=90"
-    numbers = {name: _integer(source, name, text, example) for name, text in options.items()}
-    return generated_readings(_integer(source, "the number of clients", what, example), **numbers)
-
-
-def _check_names(source: str, options: Mapping[str, str], known: Sequence[str]) -> None:
-    for name in options:
-        if name not in known:
-            raise BadInput(f"unknown option {name!r} in {source!r}", f"known: {', '.join(known)}")
-
-
-def _integer(source: str, name: str, text: str, example: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise BadInput(f"{name} in {source!r} must be a whole number, as in {example}") from None
-    if value < 0:
-        raise BadInput(f"{name} in {source!r} must not be negative, as in {example}")
-    return value
-
-
-_READERS: dict[str, Callable[[str, str, dict[str, str]], Readings]] = {
-    "bundled": _bundled,
-    "comstock": _comstock,
-    "generated": _generated,
-}

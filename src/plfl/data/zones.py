@@ -5,6 +5,7 @@ go back, an hour of local time stands for two (the order of the stamps tells whi
 when clocks go forward, an hour of local time stands for none.
 """
 
+from bisect import bisect
 from collections.abc import Iterable
 from datetime import datetime
 from functools import cache
@@ -16,15 +17,15 @@ import numpy as np
 
 from plfl.errors import BadInput
 
+# No zone changes its offset twice within this many seconds (Freetown did within 4 days, in 1939).
 _PROBE = 3 * 86_400
-"""No zone changes its offset twice within this many seconds (Freetown did within 4 days, in 1939).
-"""
 _CHUNK = 366 * 86_400
 _LONG = 100 * _CHUNK
+# Local time and UTC are never further apart.
 _NEAR = 2 * 86_400
-"""Local time and UTC are never further apart."""
-_EARLIEST, _LATEST = -62_000_000_000, 253_000_000_000
-"""Years 6 to 9986: what datetime can hold with a zone's offset."""
+# Years 6 to 9986: what datetime can hold with a zone's offset.
+_EARLIEST = -62_000_000_000
+_LATEST = 253_000_000_000
 
 
 class Offsets(NamedTuple):
@@ -54,6 +55,12 @@ def utc_offset(zone: str, times: np.ndarray) -> np.ndarray:
     return table.seconds[np.searchsorted(table.begins, times, side="right") - 1]
 
 
+def local_time(zone: str, utc: np.ndarray) -> np.ndarray:
+    """What the clocks of a zone show at each time (time,): datetime64 of seconds."""
+    times = utc.astype("datetime64[s]")
+    return times + utc_offset(zone, times.astype(np.int64)).astype("timedelta64[s]")
+
+
 def to_utc(zone: str, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """UTC seconds of local stamps in the order of a file (oldest or newest first), and which of
     them do not exist.
@@ -68,18 +75,14 @@ def to_utc(zone: str, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         utc, is_missing = to_utc(zone, local[::-1])
         return utc[::-1], is_missing[::-1]
     table = _offsets(zone, int(local.min()) - _NEAR, int(local.max()) + _NEAR, local)
-    before, after = table.seconds[:-1], table.seconds[1:]
-    first = (
-        local
-        - table.seconds[
-            np.searchsorted(table.begins[1:] + np.maximum(before, after), local, side="right")
-        ]
-    )
-    second = (
-        local
-        - table.seconds[
-            np.searchsorted(table.begins[1:] + np.minimum(before, after), local, side="right")
-        ]
+    # Around a change two offsets are possible. Clocks that fall back show an hour twice: until the
+    # later of both local times of the change the old offset may hold, from the earlier on the new.
+    first, second = (
+        local - table.seconds[np.searchsorted(table.begins[1:] + choose, local, side="right")]
+        for choose in (
+            np.maximum(table.seconds[:-1], table.seconds[1:]),
+            np.minimum(table.seconds[:-1], table.seconds[1:]),
+        )
     )
     twice = np.flatnonzero(first < second)
     utc = first.copy()
@@ -137,15 +140,14 @@ def _offsets(zone: str, begin: int, end: int, times: np.ndarray | None = None) -
 def _chunk_offsets(zone: str, chunk: int) -> Offsets:
     info = load_zone(zone)
     probes = range(chunk * _CHUNK, (chunk + 1) * _CHUNK + 1, _PROBE)
-    begins, seconds = [probes[0]], [_offset(info, probes[0])]
+    begins = [probes[0]]
+    seconds = [_offset(info, probes[0])]
     for left, right in pairwise(probes):
-        if (offset := _offset(info, right)) != seconds[-1]:
-            while right - left > 1:
-                middle = (left + right) // 2
-                left, right = (
-                    (middle, right) if _offset(info, middle) == seconds[-1] else (left, middle)
-                )
-            begins.append(right)
+        before = seconds[-1]
+        if (offset := _offset(info, right)) != before:
+            # the first second with another offset than before
+            inside = range(left + 1, right + 1)
+            begins.append(inside[bisect(inside, False, key=lambda at: _offset(info, at) != before)])
             seconds.append(offset)
     return Offsets(np.array(begins, np.int64), np.array(seconds, np.int64))
 

@@ -26,7 +26,7 @@ from plfl.data.detectors import STUCK_HOURS
 from plfl.data.holidays import AUTO, NONE, find_country, holiday_flags
 from plfl.data.panel import LARGEST, Panel
 from plfl.data.zones import load_zone, utc_offset
-from plfl.errors import BadInput
+from plfl.errors import BadInput, in_shell
 from plfl.forecast.baselines.repetitions import REPEATS
 from plfl.forecast.calibrate import (
     FOLLOWED_DAYS,
@@ -793,9 +793,9 @@ def _forecast_from(
     if row is None:
         finding = next(f for f in loaded.findings if f.code in NOT_MEASURING)
         if issued_at is None:
-            raise BadInput(f"{finding}", "say for when to forecast all the same: --at TIME")
+            raise BadInput(finding.in_words, "say for when to forecast all the same: --at TIME")
         nothing = model.forecast(np.zeros(0, np.float32), None, issued_at, issued_at)
-        return _with_warnings(nothing, [str(finding)])
+        return _with_warnings(nothing, [in_shell(finding.in_words)])
     panel = loaded.usable()
     if panel.interval != model.interval:
         ours, theirs = (
@@ -820,7 +820,7 @@ def _forecast_from(
             for f in loaded.findings
             if f.client in (None, panel.ids[row]) and f.rule.level == "repaired"
         )
-        more += [f"data: {finding}" for finding in about]
+        more += [f"data: {in_shell(finding.in_words)}" for finding in about]
     return _with_warnings(found, more)
 
 

@@ -19,15 +19,11 @@ NUM_DRAWS = 2000
 class Difference:
     """A rival's MASE minus ours, over the clients and seeds where both are defined."""
 
-    mean: float | None
-    """None if there is no such client."""
-    share: float | None
-    """Of the rival's mean MASE."""
-    interval: tuple[float, float] | None
-    """95 %; None where one client and one seed give none."""
+    mean: float | None  # None if there is no such client
+    share: float | None  # Of the rival's mean MASE
+    interval: tuple[float, float] | None  # 95 %; None where one client and one seed give none
     num_clients: int
-    num_left_out: int
-    """Clients without a MASE of both in every seed."""
+    num_left_out: int  # Clients without a MASE of both in every seed
     num_seeds: int
 
     @property
@@ -41,20 +37,16 @@ class Difference:
     @property
     def drawn(self) -> str:
         """What the interval is drawn from, in words."""
-        parts = [
-            f"{count:,} {word}"
-            for count, word in ((self.num_seeds, "seeds"), (self.num_clients, "clients"))
-            if count > 1
-        ]
-        return " and ".join(parts)
+        counts = {"seeds": self.num_seeds, "clients": self.num_clients}
+        return " and ".join(f"{num:,} {word}" for word, num in counts.items() if num > 1)
 
 
 def find_lowest(scores: Sequence[Sequence[float | None]]) -> list[int]:
     """Rows from the lowest mean on; rows with an undefined score are left out, the first of equal
     ones is first.
     """
-    means = {k: float(np.mean(row)) for k, row in enumerate(scores) if row and None not in row}  # type: ignore[arg-type]
-    return sorted(means, key=lambda k: means[k])
+    known = {k: np.array(row, float) for k, row in enumerate(scores) if row and None not in row}
+    return sorted(known, key=lambda k: known[k].mean())
 
 
 def compare(ours: np.ndarray, theirs: np.ndarray) -> Difference:
@@ -64,16 +56,16 @@ def compare(ours: np.ndarray, theirs: np.ndarray) -> Difference:
     'beats'
     """
     both = np.isfinite(ours).all(axis=0) & np.isfinite(theirs).all(axis=0)  # (clients,)
-    num_seeds, num_clients = len(ours), int(both.sum())
+    differences = (theirs - ours)[:, both]
+    num_seeds, num_clients = differences.shape
     num_left_out = both.size - num_clients
-    if not num_seeds or not num_clients:
+    if not differences.size:
         return Difference(None, None, None, 0, num_left_out, num_seeds)
-    differences = theirs[:, both] - ours[:, both]
-    mean, rival = float(differences.mean()), float(theirs[:, both].mean())
+    mean = float(differences.mean())
+    rival = float(theirs[:, both].mean())
+    share = mean / rival if rival else None
     interval = bootstrap(differences) if differences.size > 1 else None
-    return Difference(
-        mean, mean / rival if rival else None, interval, num_clients, num_left_out, num_seeds
-    )
+    return Difference(mean, share, interval, num_clients, num_left_out, num_seeds)
 
 
 def bootstrap(values: np.ndarray) -> tuple[float, float]:

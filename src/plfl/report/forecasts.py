@@ -1,20 +1,23 @@
 """What a page takes from forecasts.parquet: a week of some clients, and errors by the hour of the
 day of all.
 
-The file is read in pieces, so that a thousand clients need no more memory than a few. Hours are
-those of the client's own time zone (UTC where it has none).
+The file is read client by client, so that a thousand of them need no more memory than one. Hours
+are those of the client's own time zone (UTC where it has none).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import groupby, product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from plfl.data.zones import utc_offset
 from plfl.errors import Damaged
+from plfl.forecast.baselines.repetitions import REPEATS, repeat
+from plfl.forecast.metrics import mase, mean_defined
 from plfl.report.files import missing
 
 if TYPE_CHECKING:
@@ -22,82 +25,54 @@ if TYPE_CHECKING:
 
 DAY = 24 * 60  # minutes
 _COLUMNS = ["unique_id", "ds", "y", "plfl", "persistence"]
-_REPEATS = {"yesterday": 1, "last week": 7}  # days
-_LOW, _HIGH = "plfl-lo-", "plfl-hi-"
+_LOW = "plfl-lo-"
+_HIGH = "plfl-hi-"
+_REPEATS = {name: days for name, days in REPEATS.items() if days is not None}
 
 
-@dataclass
-class HourErrors:
-    """Sums over the readings of one client, by local hour."""
+class HourErrors(NamedTuple):
+    """Of one client, by local hour."""
 
-    counts: np.ndarray
-    """(hours,)"""
-    forecast: np.ndarray
-    """(hours,) absolute errors"""
-    persistence: np.ndarray
-    load: float = 0.0
-    """Sum of the absolute load."""
+    means: np.ndarray  # (2, hours) mean absolute error of forecast and persistence, NaN without any
+    load: float  # the mean absolute load; NaN without any
 
     @classmethod
-    def none(cls) -> "HourErrors":
-        """Before the first reading."""
-        return cls(np.zeros(24), np.zeros(24), np.zeros(24))
-
-    def add(self, hours: np.ndarray, series: np.ndarray) -> None:
-        """Count in (time, actual, forecast, persistence, ...) x readings; what is not finite does
-        not count.
+    def of(cls, series: np.ndarray, zone: str | None) -> "HourErrors":
+        """Over (time, actual, forecast, persistence, ...) x readings; what is not finite does not
+        count.
         """
-        known = np.isfinite(series[:4]).all(axis=0)
-        _, actual, forecast, persistence = series[:4, known]
-        hours = hours[known]
-        self.counts += np.bincount(hours, minlength=24)
-        self.forecast += np.bincount(hours, np.abs(forecast - actual), minlength=24)
-        self.persistence += np.bincount(hours, np.abs(persistence - actual), minlength=24)
-        self.load += float(np.abs(actual).sum())
-
-    def means(self) -> np.ndarray:
-        """(2, hours) mean absolute error of the forecast and of persistence; NaN in hours without
-        readings.
-        """
-        sums = np.stack([self.forecast, self.persistence])
-        return np.divide(sums, self.counts, out=np.full((2, 24), np.nan), where=self.counts > 0)
-
-    def relative(self) -> np.ndarray | None:
-        """The same, relative to the mean absolute load; None where that is zero."""
-        num_readings = self.counts.sum()
-        return self.means() * (num_readings / self.load) if self.load > 0 else None
+        times, actual, *forecasts = series[:4, np.isfinite(series[:4]).all(axis=0)]
+        seconds = (times * 60).astype(np.int64)
+        hours = (seconds + utc_offset(zone, seconds) if zone else seconds) // 3600 % 24
+        errors = [np.bincount(hours, np.abs(each - actual), 24) for each in forecasts]
+        counts = np.bincount(hours, minlength=24)
+        with np.errstate(invalid="ignore"):  # hours without readings
+            load = float(np.divide(np.abs(actual).sum(), len(actual)))
+            return cls(np.stack(errors) / counts, load)
 
 
 @dataclass(frozen=True)
 class Forecasts:
     """What the page shows of the forecasts."""
 
+    # (minutes since 1970, actual, forecast, persistence) x readings of the charted clients, UTC;
+    # then the ends of the interval, if there is one.
     weeks: dict[str, np.ndarray]
-    """(minutes since 1970, actual, forecast, persistence) x readings of the charted clients, UTC;
-    then the ends of the interval, if there is one.
-    """
-    hours: dict[str, HourErrors]
-    """Of all clients."""
-    percent: int | None = None
-    """What the interval is to cover; None if there is none."""
-    repeats: dict[str, list[float | None]] = field(default_factory=dict)
-    """MASE of repeating a load of some days before, by name and lead, mean over clients; over the
-    readings that have one so long before them in the file.
-    """
+    hours: dict[str, HourErrors]  # of all clients
+    percent: int | None  # what the interval is to cover; None if there is none
+    # MASE of repeating a load of some days before, by name and lead, mean over clients; over the
+    # readings that have one so long before them in the file.
+    repeats: dict[str, list[float | None]]
 
     def mean_by_hour(self) -> tuple[np.ndarray, int]:
-        """(2, hours) relative errors of forecast and persistence, mean over clients; and how many
-        clients.
+        """(2, hours) errors of forecast and persistence relative to the load, mean over clients;
+        and how many clients.
         """
-        relative = [
-            errors for client in self.hours.values() if (errors := client.relative()) is not None
-        ]
-        total, count = np.zeros((2, 24)), np.zeros((2, 24))
-        for errors in relative:
-            known = np.isfinite(errors)
-            total[known] += errors[known]
-            count += known
-        return np.divide(total, count, out=np.full((2, 24), np.nan), where=count > 0), len(relative)
+        errors = [client.means / client.load for client in self.hours.values() if client.load > 0]
+        found = np.array(errors).reshape(len(errors), 2, 24)
+        known = np.isfinite(found)
+        with np.errstate(invalid="ignore"):
+            return np.where(known, found, 0).sum(axis=0) / known.sum(axis=0), len(errors)
 
 
 def read_forecasts(
@@ -111,85 +86,41 @@ def read_forecasts(
     the last week of the charted clients.
     """
     hours: dict[str, HourErrors] = {}
-    parts: dict[str, list[np.ndarray]] = {client: [] for client in charted}
+    weeks: dict[str, np.ndarray] = {}
+    scores: list[list[float | None]] = []
     percent = _widest(path)
     ends = [] if percent is None else [f"{_LOW}{percent}", f"{_HIGH}{percent}"]
-    repeats = _Repeats(interval, leads)
-    for client, series in _read_pieces(path, [*_COLUMNS, *ends]):
-        repeats.add(client, series[:2])
-        hours.setdefault(client, HourErrors.none()).add(
-            _local_hours(series[0], zones.get(client)), series
-        )
-        if client in parts:
-            parts[client].append(series)
-    weeks = {
-        client: last_week(np.concatenate(found, axis=1), interval)
-        for client, found in parts.items()
-        if found
+    pieces = _read_pieces(path, [*_COLUMNS, *ends])
+    for client, own in groupby(pieces, key=lambda piece: piece[0]):
+        series = np.concatenate([piece for _, piece in own], axis=1)
+        hours[client] = HourErrors.of(series, zones.get(client))
+        scores.append(_score_repeats(series, interval, leads))
+        if client in charted:
+            weeks[client] = last_week(series, interval)
+    means = [mean_defined(own) for own in zip(*scores, strict=True)]
+    repeats = {
+        name.replace("_", " "): means[k * len(leads) : (k + 1) * len(leads)]
+        for k, name in enumerate(_REPEATS if means else ())
     }
-    return Forecasts(weeks, hours, percent, repeats.means())
+    shown = {client: weeks[client] for client in charted if client in weeks}
+    return Forecasts(shown, hours, percent, repeats)
 
 
-class _Repeats:
-    """MASE of repetitions by lead, client after client as the file has them."""
-
-    def __init__(self, interval: float, leads: Sequence[float]) -> None:
-        self.interval, self.leads = interval, [round(lead / interval) for lead in leads]
-        self.found: list[np.ndarray] = []
-        self.owner, self.pieces = "", list[np.ndarray]()
-
-    def add(self, client: str, series: np.ndarray) -> None:
-        """Count in (time, actual) x readings of a client."""
-        if not self.leads:
-            return
-        if client != self.owner:
-            self._close()
-            self.owner = client
-        self.pieces.append(series)
-
-    def _close(self) -> None:
-        if self.pieces:
-            times, actual = np.concatenate(self.pieces, axis=1)
-            places = np.round((times - times.min()) / self.interval).astype(np.int64)
-            load = np.full(places.max() + 1, np.nan)
-            load[places] = actual
-            day = round(DAY / self.interval)
-            self.found.append(
-                np.array(
-                    [
-                        [_repeat_mase(load, h, n * day) for h in self.leads]
-                        for n in _REPEATS.values()
-                    ]
-                )
-            )
-        self.pieces = []
-
-    def means(self) -> dict[str, list[float | None]]:
-        """By name, the mean at each lead over the clients that have one."""
-        self._close()
-        if not self.found:
-            return {}
-        scores = np.stack(self.found)  # (clients, repeats, leads)
-        known = np.isfinite(scores)
-        count = known.sum(axis=0)
-        means = np.where(known, scores, 0).sum(axis=0) / np.maximum(count, 1)
-        return {
-            name: [float(mean) if num else None for mean, num in zip(row, nums, strict=True)]
-            for name, row, nums in zip(_REPEATS, means, count, strict=True)
-        }
-
-
-def _repeat_mase(load: np.ndarray, lead: int, back: int) -> float:
-    """The error of repeating the load so many intervals before, relative to persistence at a lead;
-    NaN if undefined.
-    """
-    back *= -(-lead // back)  # what is repeated is over at the origin
-    if back >= len(load):
-        return np.nan
-    actual, repeated, last = load[back:], load[:-back], load[back - lead : len(load) - lead]
-    known = np.isfinite(actual + repeated + last)
-    naive = np.abs(actual - last)[known].sum()
-    return float(np.abs(actual - repeated)[known].sum() / naive) if naive > 0 else np.nan
+def _score_repeats(
+    series: np.ndarray, interval: float, leads: Sequence[float]
+) -> list[float | None]:
+    """A client's MASE of repetitions, by name and lead."""
+    places = np.round((series[0] - series[0].min()) / interval).astype(np.int64)
+    load = np.full(places.max() + 1, np.nan)
+    load[places] = series[1]
+    scores = []
+    for days, lead in product(_REPEATS.values(), leads):
+        steps = round(lead / interval)
+        origins = np.arange(len(load) - steps)
+        repeated = repeat(load, origins, steps, round(DAY / interval), days)
+        compared = np.stack([load[origins + steps], repeated, load[origins]])
+        scores.append(mase(*compared[:, np.isfinite(compared).all(axis=0)]))
+    return scores
 
 
 @contextmanager
@@ -223,23 +154,13 @@ def _read_pieces(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, np.n
 
     with _opened(path) as file:
         for batch in file.iter_batches(columns=list(columns)):
-            owners, names = (
-                np.asarray(batch["unique_id"].indices),
-                batch["unique_id"].dictionary.to_pylist(),
-            )
-            minutes = (
-                np.asarray(batch["ds"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())) / 60_000
-            )
+            owners = np.asarray(batch["unique_id"].indices)
+            names = batch["unique_id"].dictionary.to_pylist()
+            stamps = batch["ds"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
             values = [np.asarray(batch[name]).astype(np.float64) for name in columns[2:]]
-            series = np.stack([minutes, *values])
+            series = np.stack([np.asarray(stamps) / 60_000, *values])
             for code in np.unique(owners):
                 yield names[code], series[:, owners == code]
-
-
-def _local_hours(minutes: np.ndarray, zone: str | None) -> np.ndarray:
-    seconds = (minutes * 60).astype(np.int64)
-    local = seconds + utc_offset(zone, seconds) if zone else seconds
-    return np.asarray(local // 3600 % 24)
 
 
 def last_week(series: np.ndarray, interval: float) -> np.ndarray:

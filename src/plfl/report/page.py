@@ -1,31 +1,42 @@
-"""`report.html` of a run or a study: a single HTML file that needs no network, made from the stored
-files alone.
+"""`report.html` of a run, a study, an adaptation or a benchmark: a single HTML file that needs no
+network, made from the stored files alone.
 
-Which of the two it is, the folder's result.json tells: a study's has runs. Nothing is trained, and
-JAX is not loaded.
+Which of them it is, the folder's files tell. Nothing is trained, and JAX is not loaded.
 """
 
 import json
 from pathlib import Path
+from typing import Any
+
+from jinja2 import UndefinedError
 
 from plfl.errors import Damaged
 from plfl.report.files import read
-from plfl.report.run_page import make_run_page
-from plfl.report.study_page import make_study_page
+from plfl.report.pages import adapt, bench, run, study
 from plfl.storage import write_text
+
+# The results of an adaptation; those of everything else are in result.json.
+ADAPTATION = "adapt.json"
+_MAKERS = {
+    "an adaptation": adapt.make_page,
+    "a study": study.make_page,
+    "a benchmark": bench.make_page,
+    "a run": run.make_page,
+}
+# What a page raises that is made of something else.
+_WRONG = (KeyError, TypeError, AttributeError, IndexError, IsADirectoryError, UndefinedError)
 
 
 def write_report(folder: Path) -> Path:
-    """Make `report.html` from the files in the folder of a finished run or study, and return its
-    path.
+    """Make `report.html` from the files in a finished run's, study's, adaptation's or benchmark's
+    folder, and return its path.
     """
-    result = read(folder / "result.json", json.loads)
-    is_study = isinstance(result, dict) and "runs" in result
-    make = make_study_page if is_study else make_run_page
+    is_adaptation = (folder / ADAPTATION).is_file()
+    result = read(folder / (ADAPTATION if is_adaptation else "result.json"), json.loads)
+    kind = "an adaptation" if is_adaptation else _find_kind(result)
     try:
-        page = make(folder, result)
-    except (KeyError, TypeError, AttributeError, IndexError, IsADirectoryError) as error:
-        kind = "a study" if is_study else "a run"
+        page = _MAKERS[kind](folder, result)
+    except _WRONG as error:
         raise Damaged(
             f"the results in {folder} are not those of {kind} ({error!r})",
             "restore them, or run again",
@@ -33,3 +44,8 @@ def write_report(folder: Path) -> Path:
     path = folder / "report.html"
     write_text(path, page)
     return path
+
+
+def _find_kind(result: Any) -> str:
+    keys = result if isinstance(result, dict) else ()
+    return "a study" if "runs" in keys else "a benchmark" if "points" in keys else "a run"

@@ -1,4 +1,4 @@
-"""Numbers in words, and tables that say where their numbers come from.
+"""Tables that say where their numbers come from.
 
 A cell's `data-source` names stored values by their path in result.json, such as
 `runs[12].clients[3].mase`; several are separated by blanks, `[*]` stands for all members that are
@@ -7,20 +7,19 @@ it is absent, else `median`, `max`, `sd` (of a sample), `losers` (how many are a
 `duration` (the same in another unit). Undefined values are a dash with a note.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import zip_longest
 from urllib.parse import quote
 
 import numpy as np
+from markupsafe import Markup
+
+from plfl.report.render import render
+from plfl.report.words import ratio
 
 MAX_ROWS = 1000
-DASH = "–"
-
-
-MAX_FINDINGS = 100
-"""Rows of a list of remarks that a page shows."""
+MAX_FINDINGS = 100  # Rows of a list of remarks that a page shows
 
 
 @dataclass(frozen=True)
@@ -30,21 +29,27 @@ class Cell:
     text: str
     source: str = ""
     how: str = ""
-    note: str = ""
-    """Shown when the pointer rests on the cell."""
-    kind: str = ""
-    """Its class in style.css; `text` stands at the left."""
+    note: str = ""  # Shown when the pointer rests on the cell
+    kind: str = ""  # Its class in style.css; `text` stands at the left
+    value: float | None = None  # The number behind a mean
 
     @property
-    def attributes(self) -> str:
+    def attributes(self) -> dict[str, str | None]:
         """For any HTML or SVG element."""
-        named = {
-            "class": self.kind,
-            "data-source": self.source,
-            "data-how": self.how,
-            "title": self.note,
+        return {
+            "class": self.kind or None,
+            "data-source": self.source or None,
+            "data-how": self.how or None,
+            "title": self.note or None,
         }
-        return "".join(f' {name}="{escape(value)}"' for name, value in named.items() if value)
+
+
+Line = Sequence[str | Cell]  # A row of a table
+
+
+def left(text: str) -> Cell:
+    """A cell of words."""
+    return Cell(text, kind="text")
 
 
 def key(name: str) -> str:
@@ -58,108 +63,36 @@ def key(name: str) -> str:
 
 def table(
     head: Sequence[str],
-    rows: Sequence[Iterable[str | Cell]],
+    rows: Sequence[Line],
     *,
     kind: str = "numbers",
     label: str = "",
     most: int = MAX_ROWS,
-) -> str:
-    """An HTML table; of very many rows, the first ones."""
-    kinds = [cell.kind if isinstance(cell, Cell) else "" for cell in rows[0]] if rows else []
-    cells = [Cell(name, kind=of) for name, of in zip_longest(head, kinds, fillvalue="")]
-    top = "".join(f'<th scope="col"{cell.attributes}>{escape(cell.text)}</th>' for cell in cells)
-    body = "".join(f"<tr>{_row(row)}</tr>\n" for row in rows[:most])
-    more = f'<p class="hint">The first {most:,} of {len(rows):,}.</p>' if len(rows) > most else ""
-    return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Table '
-        f'{escape(label or "by " + head[0])}"><table '
-        f'class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>{more}'
+    rest: bool = False,
+) -> Markup:
+    """An HTML table; of very many rows, the first ones, and on request where the rest is."""
+    body = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    kinds = [cell.kind for cell in body[0]] if body else []
+    top = [Cell(name, kind=of) for name, of in zip_longest(head, kinds, fillvalue="")]
+    return render(
+        "table.html",
+        head=top,
+        rows=body[:most],
+        num_rows=len(body),
+        kind=kind,
+        rest=rest,
+        label=label or f"by {head[0]}",
     )
 
 
-def behind(content: str, summary: str = "Show as table", *, is_open: bool = False) -> str:
+def behind(content: Markup, summary: str = "Show as table", *, is_open: bool = False) -> Markup:
     """The table behind a chart."""
-    return f"<details{' open' if is_open else ''}><summary>{escape(summary)}</summary>{content}</details>"
-
-
-def _row(cells: Iterable[str | Cell]) -> str:
-    parts = []
-    for k, cell in enumerate(cells):
-        cell = cell if isinstance(cell, Cell) else Cell(cell)
-        tag, scope = ("td", "") if k else ("th", ' scope="row"')
-        parts.append(f"<{tag}{scope}{cell.attributes}>{escape(cell.text)}</{tag}>")
-    return "".join(parts)
-
-
-def ratio(value: float | None, missing: str = DASH) -> str:
-    """Three decimals, and more where three would hide on which side of 1 the value is."""
-    if value is None:
-        return missing
-    if abs(value) >= 1000:
-        return f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.2e}"
-    text = f"{value:,.3f}"
-    return f"{value:.6f}" if text == "1.000" and value != 1 else text
-
-
-def number(value: float | None, missing: str = DASH) -> str:
-    """Four digits."""
-    if value is None:
-        return missing
-    return (
-        f"{value:#.4g}"
-        if abs(value) < 1000
-        else f"{value:,.0f}"
-        if abs(value) < 1e9
-        else f"{value:.3e}"
-    )
-
-
-def amount(num_bytes: float) -> str:
-    """Bytes in the unit that suits them; a kB is 1,000 bytes.
-
-    >>> amount(482_208)
-    '482 kB'
-    """
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.3g} {unit}"
-    return f"{num_bytes:,.0f} bytes"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the unit that suits them."""
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
-
-
-def listed(words: Sequence[str]) -> str:
-    """Words with commas and an and.
-
-    >>> listed(["CA", "IL", "NY"])
-    'CA, IL and NY'
-    """
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-def count(value: float | None, missing: str = DASH) -> str:
-    """A mean of counts, with a decimal only where it needs one."""
-    return missing if value is None else f"{value:,.1f}".removesuffix(".0")
-
-
-def counted(num: int, word: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "fold")
-    '1 fold'
-    """
-    return f"{num:,} {word}" if num == 1 else f"{num:,} {word}s"
+    return render("behind.html", content=content, summary=summary, is_open=is_open)
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
     """The mean; None where one of them is undefined, or there are none."""
-    defined = [value for value in values if value is not None]
-    return float(np.mean(defined)) if defined and len(defined) == len(values) else None
+    return None if None in values or not values else float(np.mean(np.array(values, float)))
 
 
 def mean_cell(
@@ -170,4 +103,5 @@ def mean_cell(
     """The mean of stored values; a dash where one of them is undefined."""
     num_undefined = sum(value is None for value in values)
     note = f"undefined in {num_undefined} of {len(values)} runs" if num_undefined else ""
-    return Cell(show(mean_of(values)), " ".join(sources), note=note)
+    mean = mean_of(values)
+    return Cell(show(mean), " ".join(sources), note=note, value=mean)

@@ -38,7 +38,7 @@ from plfl.forecast.metrics import mean_defined
 from plfl.forecast.models import Params, check_model, make_model
 from plfl.forecast.windows import PARTS, Origins, Task, find_origins, make_task, split_bounds
 from plfl.recipes import make_recipe
-from plfl.report.adapt_page import make_page
+from plfl.report.page import ADAPTATION, write_report
 from plfl.runs import folder as runfolder
 from plfl.runs.publishing import fit_all, publish
 from plfl.runs.results import ClientResult, describe_personal, score_clients
@@ -198,9 +198,9 @@ def adapt(
         )
         if place is not None:
             write_json(
-                place / "adapt.json", {k: v for k, v in result.to_dict().items() if k != "folder"}
+                place / ADAPTATION, {k: v for k, v in result.to_dict().items() if k != "folder"}
             )
-            write_text(place / "report.html", make_page(result.to_dict()))
+            write_report(place)
     return result
 
 

@@ -170,7 +170,7 @@ def _load_task(config: Config, data: Any, scratch: Scratch, *, strict: bool) -> 
     if strict and task.refused:
         finding = next(iter(task.refused.values()))
         raise BadInput(
-            str(finding), f"without ‹--strict› client {finding.client} would be left out"
+            finding.in_words, f"without ‹--strict› client {finding.client} would be left out"
         )
     return task
 

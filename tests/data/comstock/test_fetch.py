@@ -22,9 +22,12 @@ from xml.sax.saxutils import escape
 import pytest
 
 from data.comstock_folder import ALAMEDA, COOK, LAYOUTS, LOS_ANGELES, NEW, OLD, write_folder
+from plfl.data import download
 from plfl.data.comstock import fetch
-from plfl.data.comstock.fetch import MANIFEST, PAPER_RELEASE, Patience, bucket_of, fetch_comstock
-from plfl.data.comstock.read import PAPER_BUILDINGS, read_comstock
+from plfl.data.comstock.fetch import PAPER_RELEASE, fetch_comstock
+from plfl.data.comstock.layout import PAPER_BUILDINGS
+from plfl.data.comstock.read import read_comstock
+from plfl.data.download import MANIFEST, Patience, bucket_of
 from plfl.errors import BadInput, Damaged, RunFailed
 
 PREFIX = "nrel-pds-building-stock/eulp"
@@ -32,7 +35,10 @@ RELEASES = {OLD: PAPER_RELEASE, NEW: "2025/comstock_amy2018_release_3"}
 HASTY = Patience(num_attempts=5, delay=0.001, longest=0.3, timeout=5)
 BUILDINGS = {15222: ALAMEDA, 15225: LOS_ANGELES, 15227: LOS_ANGELES, 15228: ALAMEDA, 15233: ALAMEDA}
 SERIES = "timeseries_individual_buildings/by_state/upgrade=0/state=CA/{}-0.parquet"
-STATE_METADATA = "metadata_and_annual_results/by_state/state=CA/parquet/CA_upgrade0_metadata_and_annual_results.parquet"
+STATE_METADATA = (
+    "metadata_and_annual_results/by_state/state=CA/parquet/"
+    "CA_upgrade0_metadata_and_annual_results.parquet"
+)
 
 
 class Lake:
@@ -340,7 +346,10 @@ def test_a_missing_building_is_explained(lake_of, folder, layout):
     lake = lake_of(layout)
     (lake.files / SERIES.format(15225)).unlink()
     for text in ("15222,15225", "15222,99"):
-        message = rf"building {text[6:]} is not there for CA, upgrade 0, in release {lake.release}; ids are valid within"
+        message = (
+            rf"building {text[6:]} is not there for CA, upgrade 0, in release {lake.release}; "
+            "ids are valid within"
+        )
         with pytest.raises(BadInput, match=message):
             lake.fetch(folder, buildings=text)
 
@@ -543,7 +552,7 @@ class TestTrouble:
         def put_in_place(*_args):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(fetch, "put_in_place", put_in_place)
+        monkeypatch.setattr(download, "put_in_place", put_in_place)
         with pytest.raises(
             RunFailed,
             match=r"no space left on the disk of .* make room and run the same command again",
@@ -600,11 +609,10 @@ def test_progress_ends_with_all_files_and_bytes(lake, folder):
     seen = []
     result = lake.fetch(folder, buildings="4", observer=seen.append)
     last = seen[-1]
-    assert (last.num_done, last.num_files, last.num_bytes, last.current) == (
+    assert (last.num_done, last.num_files, last.num_bytes) == (
         result.num_files,
         result.num_files,
         result.num_bytes,
-        (),
     )
     assert [one.num_done for one in seen] == sorted(one.num_done for one in seen)
 
@@ -621,8 +629,9 @@ def test_the_bucket_is_found_from_the_url():
 COMMAND = """
 import sys
 from pathlib import Path
-from plfl.data.comstock.fetch import Patience, fetch_comstock
-fetch_comstock(Path(sys.argv[1]), state="CA", buildings="5", base_url=sys.argv[2], release=sys.argv[3], workers=2)
+from plfl.data.comstock.fetch import fetch_comstock
+folder, url, release = sys.argv[1:]
+fetch_comstock(Path(folder), state="CA", buildings="5", base_url=url, release=release, workers=2)
 """
 
 

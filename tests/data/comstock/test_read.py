@@ -28,7 +28,8 @@ from data.comstock_folder import (
     write_weather,
 )
 from plfl.data.comstock.counties import STATES, standard_offset, zone_of_county
-from plfl.data.comstock.read import PAPER_BUILDINGS, list_sets, read_comstock
+from plfl.data.comstock.layout import PAPER_BUILDINGS
+from plfl.data.comstock.read import list_sets, read_comstock
 from plfl.data.rules import Fault
 from plfl.errors import BadInput
 
@@ -175,7 +176,9 @@ def test_weather_of_a_county_is_read_once(tmp_path, monkeypatch):
 
     calls = []
     real = module.read_weather
-    monkeypatch.setattr(module, "read_weather", lambda path: calls.append(path.name) or real(path))
+    monkeypatch.setattr(
+        module, "read_weather", lambda path, county: calls.append(path.name) or real(path, county)
+    )
     read(
         write_folder(tmp_path, buildings=dict.fromkeys(range(1, 30), COOK), state="IL", num_days=2)
     )
@@ -186,14 +189,14 @@ def test_memory_does_not_grow_with_the_number_of_buildings(tmp_path, monkeypatch
     import plfl.data.comstock.read as module
 
     num_read = 0
-    real = module._read_load
+    real = module.read_load
 
-    def count(file, path):
+    def count(path):
         nonlocal num_read
         num_read += 1
-        return real(file, path)
+        return real(path)
 
-    monkeypatch.setattr(module, "_read_load", count)
+    monkeypatch.setattr(module, "read_load", count)
     folder = write_folder(
         tmp_path, buildings=dict.fromkeys(range(1, 60), COOK), state="IL", num_days=1
     )
@@ -229,9 +232,8 @@ def test_metadata_with_the_id_as_pandas_index_is_read(tmp_path):
     assert len(read(tmp_path)) == 3
 
 
-def test_of_a_building_in_two_counties_the_first_row_counts_and_its_weather_is_where_it_was_simulated(
-    tmp_path,
-):
+def test_of_a_building_in_two_counties_the_first_row_counts(tmp_path):
+    """And its weather is that of the county where it was simulated."""
     write_folder(tmp_path, NEW, buildings={1: ALAMEDA, 2: LOS_ANGELES})
     table = metadata_table(NEW, "CA", {1: ALAMEDA})
     for area, county in ((111.0, ALAMEDA), (999.0, LOS_ANGELES)):
@@ -434,8 +436,8 @@ class TestFaults:
         np.testing.assert_array_equal(read_one(tmp_path).stamps, before)
         replace_column(path, "timestamp", [*texts[:4], "01/02/2018 03:00", *texts[5:]])
         finding = fault_of(tmp_path)
-        assert (finding.code, finding.place.row, finding.place.column) == ("PLF311", 5, "timestamp")
-        assert "'01/02/2018 03:00' is not a time such as 2018-01-31 13:45:00" in finding.detail
+        assert (finding.code, finding.place.row, finding.place.column) == ("PLF102", 5, "timestamp")
+        assert "'01/02/2018 03:00' is no time" in finding.detail
 
     @pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us", "UTC"), pa.date32()])
     def test_times_of_a_type_that_says_nothing_or_something_else_are_refused(self, tmp_path, kind):

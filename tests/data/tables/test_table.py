@@ -33,7 +33,7 @@ from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.data.rules import Fault
 from plfl.data.sources import load_frame, load_source, load_sources
-from plfl.errors import BadInput
+from plfl.errors import BadInput, in_python
 
 HEADER = "unique_id,ds,y\n"
 
@@ -54,7 +54,8 @@ def refusal(path: str, **settings: object):
     assert finding.rule.level == "error"
     text = str(raised.value)
     assert all(
-        part in text for part in (finding.code, Path(finding.place.file).name, finding.rule.fix)
+        part in text
+        for part in (finding.code, Path(finding.place.file).name, in_python(finding.rule.fix))
     )
     assert diagnose(path, **settings).findings == (finding,)
     return finding

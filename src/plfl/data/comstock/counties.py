@@ -7,14 +7,17 @@ listed. A county that is itself divided has the zone in which most of its people
 """
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 
 from plfl.data.zones import load_zone
 
-_EASTERN, _CENTRAL, _MOUNTAIN = "America/New_York", "America/Chicago", "America/Denver"
+_EASTERN = "America/New_York"
+_CENTRAL = "America/Chicago"
+_MOUNTAIN = "America/Denver"
 _PACIFIC = "America/Los_Angeles"
 
+# State: FIPS digits, zone of most of its counties.
 _STATES = {
     "AL": ("01", _CENTRAL),
     "AK": ("02", "America/Anchorage"),
@@ -68,8 +71,8 @@ _STATES = {
     "WI": ("55", _CENTRAL),
     "WY": ("56", _MOUNTAIN),
 }
-"""State: FIPS digits, zone of most of its counties."""
 
+# State: the other zone, and the FIPS digits of the counties that have it.
 _OTHER_ZONES = {
     "FL": (_CENTRAL, "005 013 033 045 059 063 091 113 131 133"),
     "ID": (_PACIFIC, "009 017 021 035 049 055 057 061 069 079"),
@@ -92,7 +95,6 @@ _OTHER_ZONES = {
     ),
     "TX": (_MOUNTAIN, "141 229"),
 }
-"""State: the other zone, and the FIPS digits of the counties that have it."""
 
 STATES = tuple(sorted(_STATES))
 """The 50 states and DC, as abbreviations."""
@@ -123,7 +125,5 @@ def standard_offset(zone: str) -> int:
     -28800
     """
     moment = datetime(2018, 1, 15, tzinfo=load_zone(zone))
-    offset, daylight = moment.utcoffset(), moment.dst()
-    assert offset is not None
-    assert daylight is not None
-    return int((offset - daylight).total_seconds())
+    offset = moment.utcoffset() or timedelta()
+    return int((offset - (moment.dst() or timedelta())).total_seconds())

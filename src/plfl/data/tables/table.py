@@ -7,9 +7,10 @@ zone, other stamps than ISO 8601 and numbers with a decimal comma are refused un
 what they are.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,23 +19,19 @@ from plfl.config import Config
 from plfl.data.panel import LARGEST
 from plfl.data.readings import Readings, Series
 from plfl.data.rules import Fault, Finding, Place, fault
-from plfl.data.tables.cells import (
-    has_numbers,
-    is_number,
-    is_text,
-    read_ids,
-    read_numbers,
-    read_texts,
-)
-from plfl.data.tables.clock import Clock
+from plfl.data.tables.cells import Rows, has_numbers, is_number, is_text, read_rows
+from plfl.data.tables.clock import Clock, make_clock
 from plfl.data.tables.columns import Columns, open_table
 from plfl.data.zones import load_zone
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 
+# Meters of a wide table that are read at a time.
 _WIDE_COLUMNS = 64
 _COUNT_ROWS = 1 << 20
-_ROW_NUMBERS = ("__index_level_", "Unnamed: ")
-"""How pandas names a column that was the number of the row."""
+# How pandas names a column that was the index, if that had no name.
+_INDEX = "__index_level_"
+# The column of the table of static facts that holds no number.
+_TIMEZONE = "timezone"
 
 
 class _Names(NamedTuple):
@@ -51,19 +48,15 @@ class _Names(NamedTuple):
 def read_table(table: object, config: Config) -> Readings:
     """The readings of a file (given by its path) or of a frame."""
     columns = open_table(table, config)
-    findings = (
-        [Finding("PLF306", 1, Place(file=columns.file), "it is skipped")]
-        if columns.has_mark
-        else []
-    )
+    findings = [columns.fault("PLF306", "it is skipped").finding] if columns.has_mark else []
     if columns.num_rows == 0:
-        raise fault("PLF301", "it has a header and no rows", file=columns.file)
+        raise columns.fault("PLF301", "it has a header and no rows")
     names = _find_names(columns, config, findings)
     statics = _read_statics(config, findings)
-    clock = Clock(columns, names.time, config, statics.zones or {}, findings)
-    make = _wide_series if names.load is None else _long_series
+    clock = make_clock(columns, names.time, config, statics.zones, findings)
+    read = _read_wide if names.load is None else _read_long
     return Readings(
-        series=_Lazy(make(columns, names, clock, statics, config)),
+        series=_Lazy(read(_Table(columns, names, clock, statics, config.decimal))),
         covariate_names=() if names.load is None else names.others,
         static_names=statics.names,
         is_end=config.stamps == "end",
@@ -83,71 +76,71 @@ class _Lazy:
 
 def _find_names(columns: Columns, config: Config, findings: list[Finding]) -> _Names:
     """Long or wide, and which column is what."""
-    present = columns.schema.names
     time = _find_time(columns, config)
-    is_wide = config.layout == "wide" or (
-        config.layout == "auto" and config.load_column not in present
-    )
-    if is_wide:
-        if config.layout == "auto" and config.id_column in present:
-            raise _missing(columns, config.load_column, "load_column")
-        others = _usable(columns, [name for name in present if name != time], findings)
-        has_text = len(others) + 1 < len([name for name in present if not _is_row_number(name)])
-        if not others or (
-            has_text and config.layout == "auto"
-        ):  # a long table with names of its own, most likely
-            raise _missing(columns, config.load_column, "load_column")
-        return _Names(time, None, None, others)
-    if config.load_column not in present:
+    has_load = config.load_column in columns.schema.names
+    if config.layout == "wide" or (config.layout == "auto" and not has_load):
+        return _Names(time, None, None, _find_meters(columns, time, config, findings))
+    if not has_load:
         raise _missing(columns, config.load_column, "load_column")
-    identity = config.id_column if config.id_column in present else None
-    named = [
-        time,
-        config.load_column,
-        *([identity] if identity else []),
-        *(config.covariates or ()),
-    ]
-    if len(set(named)) < len(named):
-        twice = next(name for name in named if named.count(name) > 1)
-        raise BadInput(
-            f"column {twice!r} is named twice",
-            "id_column, time_column, load_column and covariates differ",
-        )
-    rest = [name for name in present if name not in (time, identity, config.load_column)]
-    if identity is None:
-        texts = [name for name in rest if is_text(columns.schema.field(name).type)]
-        if texts or not _is_default(config, "id_column"):
-            raise _missing(columns, config.id_column, "id_column")
-    if config.covariates is not None:
-        for name in config.covariates:
-            if name not in rest:
-                raise _missing(columns, name, "covariates")
-        rest = list(config.covariates)
-    return _Names(time, identity, config.load_column, _usable(columns, rest, findings))
+    identity = config.id_column if config.id_column in columns.schema.names else None
+    roles = (time, config.load_column, identity)
+    named = Counter(filter(None, (*roles, *(config.covariates or ()))))
+    twice = ", ".join(repr(name) for name, num in named.items() if num > 1)
+    require(
+        not twice,
+        f"column {twice} is named twice",
+        "id_column, time_column, load_column and covariates differ",
+    )
+    rest = [name for name in columns.schema.names if name not in roles]
+    has_text = any(is_text(columns.schema.field(name).type) for name in rest)
+    if identity is None and (has_text or not _is_default(config, "id_column")):
+        raise _missing(columns, config.id_column, "id_column")  # a text tells several meters apart
+    wanted = rest if config.covariates is None else config.covariates
+    unknown = [name for name in wanted if name not in rest]
+    if unknown:
+        raise _missing(columns, unknown[0], "covariates")
+    return _Names(time, identity, config.load_column, _usable(columns, wanted, findings))
 
 
 def _find_time(columns: Columns, config: Config) -> str:
     if config.time_column in columns.schema.names:
         return config.time_column
     stamps = [
-        f.name for f in columns.schema if pa.types.is_timestamp(f.type) or pa.types.is_date(f.type)
+        each.name
+        for each in columns.schema
+        if pa.types.is_timestamp(each.type) or pa.types.is_date(each.type)
     ]
     if len(stamps) == 1 and _is_default(config, "time_column"):
         return str(stamps[0])
     raise _missing(columns, config.time_column, "time_column")
 
 
-def _is_default(config: Config, field: str) -> bool:
-    return bool(getattr(config, field) == Config.model_fields[field].default)
+def _find_meters(
+    columns: Columns, time: str, config: Config, findings: list[Finding]
+) -> tuple[str, ...]:
+    """The meters of a wide table; one with an id or a text is a long table with names of its own,
+    most likely.
+    """
+    names = columns.schema.names
+    is_auto = config.layout == "auto"
+    if not (is_auto and config.id_column in names):
+        meters = _usable(columns, [name for name in names if name != time], findings)
+        has_text = len(meters) + 1 < sum(not _is_row_number(name) for name in names)
+        if meters and not (is_auto and has_text):
+            return meters
+    raise _missing(columns, config.load_column, "load_column")
+
+
+def _is_default(config: Config, name: str) -> bool:
+    return bool(getattr(config, name) == Config.model_fields[name].default)
 
 
 def _missing(columns: Columns, name: str, setting: str) -> Fault:
     found = ", ".join(repr(column) for column in columns.schema.names[:12])
     more = ", ..." if len(columns.schema.names) > 12 else ""
     detail = f"there is no column {name!r} ({setting}); there are {found}{more}"
-    return fault(
-        "PLF302", detail, file=columns.file, line=1 if columns.has_header else None, column=name
-    )
+    line = 1 if columns.has_header else None
+    return fault("PLF302", detail, file=columns.file, line=line, column=name)
 
 
 def _usable(columns: Columns, names: Sequence[str], findings: list[Finding]) -> tuple[str, ...]:
@@ -157,149 +150,143 @@ def _usable(columns: Columns, names: Sequence[str], findings: list[Finding]) -> 
     used = []
     for name in names:
         kind = columns.schema.field(name).type
-        if name.startswith("__index_level_"):
-            continue  # the rows of a pandas frame, under pandas' own name
+        if name.startswith(_INDEX):
+            continue  # the rows of a pandas frame: nobody wrote it, so nothing is said about it
         if _is_row_number(name):
-            findings.append(
-                Finding(
-                    "PLF307", 1, Place(**columns.place(column=name)), "it has no name of its own"
-                )
-            )
-        elif (
-            is_number(kind)
-            or pa.types.is_null(kind)
-            or (is_text(kind) and has_numbers(columns, name))
-        ):
+            findings.append(columns.fault("PLF307", "it has no name of its own", name).finding)
+        elif is_number(kind) or kind == pa.null() or (is_text(kind) and has_numbers(columns, name)):
             used.append(name)
         else:
-            place = Place(**columns.place(column=name))
-            findings.append(Finding("PLF307", 1, place, f"its type is {kind}"))
+            findings.append(columns.fault("PLF307", f"its type is {kind}", name).finding)
     return tuple(used)
 
 
 def _is_row_number(name: str) -> bool:
-    return name == "" or name.startswith(_ROW_NUMBERS)
+    """Whether that is how pandas names a column that was the number of the row."""
+    return name == "" or name.startswith((_INDEX, "Unnamed: "))
 
 
-class _Statics(NamedTuple):
+@dataclass(frozen=True)
+class _Statics:
     """Static facts by client."""
 
     names: tuple[str, ...] = ()
-    rows: dict[str, np.ndarray] | None = None
-    zones: dict[str, str] | None = None
+    facts: dict[str, np.ndarray] = field(default_factory=dict)
+    zones: dict[str, str] = field(default_factory=dict)
     file: str | None = None
 
     def of(self, client: str) -> np.ndarray:
         """The facts of one client."""
-        if self.rows is None:
+        if self.file is None:
             return np.zeros(0, np.float32)
-        if client not in self.rows:
+        if client not in self.facts:
             raise fault("PLF312", f"there is no row for client {client!r}", file=self.file)
-        return self.rows[client]
+        return self.facts[client]
 
 
 def _read_statics(config: Config, findings: list[Finding]) -> _Statics:
     if config.statics is None:
         return _Statics()
     columns = open_table(config.statics, config)
-    present = columns.schema.names
-    if config.id_column not in present:
+    if config.id_column not in columns.schema.names:
         raise _missing(columns, config.id_column, "id_column")
-    wanted = [name for name in present if name not in (config.id_column, "timezone")]
-    names = _usable(columns, wanted, findings)
-    rows: dict[str, np.ndarray] = {}
-    zones: dict[str, str] = {}
-    first_row = 0
-    for batch in columns.read(
-        [config.id_column, *names, *(["timezone"] if "timezone" in present else [])]
-    ):
-        ids = read_ids(columns, batch.column(0), first_row, config.id_column).to_pylist()
-        facts = [
-            read_numbers(columns, batch.column(1 + k), first_row, name, config.decimal)
-            for k, name in enumerate(names)
-        ]
+    others = [name for name in columns.schema.names if name != config.id_column]
+    names = _usable(columns, [name for name in others if name != _TIMEZONE], findings)
+    statics = _Statics(names, file=columns.file)
+    zone = [_TIMEZONE] if _TIMEZONE in others else []
+    for rows in read_rows(columns, [config.id_column, *names, *zone]):
+        ids = rows.ids(config.id_column).to_pylist()
+        facts = [_read_fact(rows, name, config.decimal) for name in names]
         for k, client in enumerate(ids):
-            if client in rows:
-                place = columns.place(first_row + k, config.id_column)
-                raise fault("PLF312", f"client {client!r} has two rows", **place)
-            own = [_fact(columns, fact[k], first_row + k, names[n]) for n, fact in enumerate(facts)]
-            rows[client] = np.array(own, np.float32)
-        if "timezone" in present:
-            for client, zone in zip(
-                ids,
-                read_texts(columns, batch.column("timezone"), "timezone").to_pylist(),
-                strict=True,
-            ):
-                if zone is not None:
-                    _check_zone(columns, zone, client)
-                    zones[client] = zone
-        first_row += batch.num_rows
-    return _Statics(names, rows, zones, columns.file)
-
-
-def _check_zone(columns: Columns, zone: str, client: str) -> None:
-    try:
-        load_zone(zone)
-    except BadInput as error:
-        raise fault(
-            "PLF312", str(error), **columns.place(column="timezone"), client=client
-        ) from None
-
-
-def _fact(columns: Columns, value: float, row: int, name: str) -> float:
-    if abs(value) > LARGEST:
-        raise fault("PLF312", "the value is infinite or absurdly large", **columns.place(row, name))
-    return value
-
-
-def _long_series(
-    columns: Columns, names: _Names, clock: Clock, statics: _Statics, config: Config
-) -> Callable[[], Iterator[Series]]:
-    assert names.load is not None
-    num = columns.num_rows
-    stamps, values = np.empty(num, np.int64), np.empty(num, np.float64)
-    codes = np.zeros(num, np.int32)
-    covariates = np.empty((num, len(names.others)), np.float32)
-    index: dict[str, int] = {}
-    at = 0
-    wanted = [names.time, names.load, *names.others, *([names.id] if names.id else [])]
-    for batch in columns.read(wanted):
-        rows = slice(at, at + batch.num_rows)
-        stamps[rows] = clock.seconds(batch.column(names.time), at)
-        values[rows] = read_numbers(
-            columns, batch.column(names.load), at, names.load, config.decimal
-        )
-        for k, name in enumerate(names.others):
-            with np.errstate(over="ignore", invalid="ignore"):
-                covariates[rows, k] = read_numbers(
-                    columns, batch.column(name), at, name, config.decimal
+            if client in statics.facts:
+                raise columns.fault(
+                    "PLF312", f"client {client!r} has two rows", config.id_column, rows.first + k
                 )
-        if names.id:
-            codes[rows] = _encode(read_ids(columns, batch.column(names.id), at, names.id), index)
-        at += batch.num_rows
-    if at != num:
-        raise fault("PLF305", f"it has {at:,} rows and says {num:,}", file=columns.file)
-    clients = list(index) if names.id else [columns.name]
+            statics.facts[client] = np.array([fact[k] for fact in facts], np.float32)
+        if zone:
+            _read_zones(rows, ids, statics.zones)
+    return statics
+
+
+def _read_fact(rows: Rows, name: str, decimal: str) -> np.ndarray:
+    values = rows.numbers(name, decimal)
+    is_wrong = np.abs(values) > LARGEST
+    rows.refuse("PLF312", name, is_wrong, "the value is infinite or absurdly large")
+    return values
+
+
+def _read_zones(rows: Rows, ids: Sequence[str], zones: dict[str, str]) -> None:
+    for client, zone in zip(ids, rows.texts(_TIMEZONE).to_pylist(), strict=True):
+        if zone is not None:
+            try:
+                load_zone(zone)
+            except BadInput as error:
+                raise Fault(
+                    Finding(
+                        "PLF312",
+                        1,
+                        Place(file=rows.columns.file, column=_TIMEZONE, client=client),
+                        str(error),
+                    )
+                ) from None
+            zones[client] = zone
+
+
+class _Table(NamedTuple):
+    """A table of which all is known but its readings."""
+
+    columns: Columns
+    names: _Names
+    clock: Clock
+    statics: _Statics
+    decimal: str
+
+    def series(self, client: str, **own: Any) -> Series:
+        """One client's rows, with what the table says about all of them."""
+        zone, stamp_zone = self.clock.zones(client)
+        return Series(
+            id=client,
+            statics=self.statics.of(client),
+            zone=zone,
+            stamp_zone=stamp_zone,
+            file=self.columns.file,
+            has_header=self.columns.has_header,
+            **own,
+        )
+
+
+def _read_long(table: _Table) -> Callable[[], Iterator[Series]]:
+    columns, (time, identity, load, others), *_ = table
+    assert load is not None
+    num = columns.num_rows
+    stamps = np.empty(num, np.int64)
+    values = np.empty(num, np.float64)
+    covariates = np.empty((num, len(others)), np.float32)
+    codes = np.zeros(num, np.int32)
+    index: dict[str, int] = {}
+    for rows in read_rows(columns, [time, load, *others, *([identity] if identity else [])]):
+        here = slice(rows.first, rows.first + rows.batch.num_rows)
+        stamps[here] = table.clock.seconds(rows)
+        values[here] = rows.numbers(load, table.decimal)
+        for k, name in enumerate(others):
+            with np.errstate(over="ignore", invalid="ignore"):
+                covariates[here, k] = rows.numbers(name, table.decimal)
+        if identity:
+            codes[here] = _encode(rows.ids(identity), index)
+    clients = list(index) if identity else [columns.name]
     order, bounds = _group(codes, len(clients))
 
     def series() -> Iterator[Series]:
         for k, client in enumerate(clients):
-            begin, end = bounds[k], bounds[k + 1]
-            rows = np.arange(begin, end) if order is None else order[begin:end]
-            chosen = slice(begin, end) if order is None else rows
-            zone, stamp_zone = clock.zones(client)
-            yield Series(
-                id=client,
+            here = slice(bounds[k], bounds[k + 1])
+            chosen = here if order is None else order[here]
+            yield table.series(
+                client,
                 stamps=stamps[chosen],
                 values=values[chosen],
                 covariates=covariates[chosen],
-                statics=statics.of(client),
-                zone=zone,
-                stamp_zone=stamp_zone,
-                file=columns.file,
-                column=names.load,
-                rows=rows,
-                has_header=columns.has_header,
+                column=load,
+                rows=np.arange(here.start, here.stop) if order is None else chosen,
             )
 
     return series
@@ -308,11 +295,10 @@ def _long_series(
 def _encode(ids: pa.Array, index: dict[str, int]) -> np.ndarray:
     """A code for each id; new ids are added to the index."""
     encoded = ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode()
-    clients, codes = encoded.dictionary.to_pylist(), np.asarray(encoded.indices)
+    clients = encoded.dictionary.to_pylist()
+    codes = np.asarray(encoded.indices)
     own = np.zeros(len(clients), np.int32)
-    for k in np.flatnonzero(
-        np.bincount(codes, minlength=len(clients))
-    ):  # a category may have no rows
+    for k in np.flatnonzero(np.bincount(codes, minlength=len(clients))):  # some have no rows
         own[k] = index.setdefault(clients[k], len(index))
     return own[codes]
 
@@ -327,47 +313,27 @@ def _group(codes: np.ndarray, num_clients: int) -> tuple[np.ndarray | None, np.n
     bounds = np.concatenate([[0], np.cumsum(counts)])
     if (codes[1:] >= codes[:-1]).all():
         return None, bounds
-    small = (
-        codes.astype(np.uint16) if num_clients < 2**16 else codes
-    )  # numpy sorts 16 bits in linear time
-    return np.argsort(small, kind="stable"), bounds
+    if num_clients < 2**16:  # numpy sorts 16 bits in linear time
+        codes = codes.astype(np.uint16)
+    return np.argsort(codes, kind="stable"), bounds
 
 
-def _wide_series(
-    columns: Columns, names: _Names, clock: Clock, statics: _Statics, config: Config
-) -> Callable[[], Iterator[Series]]:
-    parts, at = [], 0
-    for batch in columns.read([names.time]):
-        parts.append(clock.seconds(batch.column(0), at))
-        at += batch.num_rows
-    stamps = np.concatenate(parts)
-    none = np.zeros((len(stamps), 0), np.float32)
+def _read_wide(table: _Table) -> Callable[[], Iterator[Series]]:
+    columns, names, clock, *_ = table
+    stamps = np.concatenate([clock.seconds(rows) for rows in read_rows(columns, [names.time])])
+    covariates = np.zeros((len(stamps), 0), np.float32)
 
     def series() -> Iterator[Series]:
         for begin in range(0, len(names.others), _WIDE_COLUMNS):
             some = names.others[begin : begin + _WIDE_COLUMNS]
             values = np.empty((len(some), len(stamps)))
-            at = 0
-            for batch in columns.read(some):
+            for rows in read_rows(columns, some):
+                here = slice(rows.first, rows.first + rows.batch.num_rows)
                 for k, name in enumerate(some):
-                    cells = batch.column(name)
-                    values[k, at : at + len(cells)] = read_numbers(
-                        columns, cells, at, name, config.decimal
-                    )
-                at += batch.num_rows
-            for k, client in enumerate(some):
-                zone, stamp_zone = clock.zones(client)
-                yield Series(
-                    id=client,
-                    stamps=stamps,
-                    values=values[k],
-                    covariates=none,
-                    statics=statics.of(client),
-                    zone=zone,
-                    stamp_zone=stamp_zone,
-                    file=columns.file,
-                    column=client,
-                    has_header=columns.has_header,
+                    values[k, here] = rows.numbers(name, table.decimal)
+            for client, own in zip(some, values, strict=True):
+                yield table.series(
+                    client, stamps=stamps, values=own, covariates=covariates, column=client
                 )
 
     return series

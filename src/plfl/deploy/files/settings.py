@@ -9,13 +9,14 @@ import inspect
 import re
 import textwrap
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self
 
 import tomli_w
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from plfl.config import (
     TABLE_FIELDS,
+    AnySettings,
     Config,
     Fraction,
     Settings,
@@ -50,7 +51,6 @@ _SAID_ELSEWHERE = {
     "recipe": "it has a key of its own in [run]",
 }
 _COMMENT_WIDTH = 98
-S = TypeVar("S", bound=Settings)
 
 
 def _check_path(value: object) -> object:
@@ -130,7 +130,7 @@ class Run(Settings):
     statics: tuple[Text, ...] = ()
     """The static facts that every client's data has, in this order, such as ["floor_area"]."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Config fields to change (docs/config.md), such as rounds = 80."""
+    """Config fields to change (docs/reference/config.md), such as rounds = 80."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -224,7 +224,9 @@ class ClientSettings(SettingsFile):
     data: Text
     """This client's readings: the path of a CSV or Parquet file, or a source such as bundled:CA."""
     data_settings: dict[str, Any] = Field(default_factory=dict)
-    """How the table is read (docs/config.md), such as timezone = "Europe/Rome", unit = "kWh"."""
+    """How the table is read (docs/reference/config.md), such as timezone = "Europe/Rome", unit =
+    "kWh".
+    """
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -289,9 +291,9 @@ class Policy(SettingsFile):
     is loaded.
     """
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Config fields (docs/config.md) in which this client's recipes differ, such as hidden = 50.
-    What a server proposes must be as the recipe has it or as it stands here, but for what is a
-    server's own business.
+    """Config fields (docs/reference/config.md) in which this client's recipes differ, such as
+    hidden = 50. What a server proposes must be as the recipe has it or as it stands here, but for
+    what is a server's own business.
     """
 
     @model_validator(mode="after")
@@ -369,7 +371,7 @@ def _read_tables(
     return {table: {} for table in optional} | values
 
 
-def _place(settings: S, path: Path) -> S:
+def _place(settings: AnySettings, path: Path) -> AnySettings:
     """The settings with their paths taken from the folder of the file that they were in."""
     folder = path.parent.absolute()
     return settings.model_copy(

@@ -1,1 +1,11 @@
-"""The protocol over Flower's SuperLink and SuperNodes."""
+"""The same round over a real network. Flower's words stay in here."""
+
+from importlib.util import find_spec
+
+from plfl.errors import BadInput
+
+if find_spec("flwr") is None:
+    raise BadInput(
+        "a real federation needs the package flwr, which is not installed",
+        "pip install 'plfl[flower]'",
+    )

@@ -1,5 +1,5 @@
 """What our server and our clients have in common where they meet Flower: messages, the app bundle,
-its environment.
+and how they reach it.
 
 Flower (https://flower.ai) carries messages between a server (SuperLink) and clients (SuperNodes).
 Of its machinery we use that and no more: our own processes do the work on both sides, and run only
@@ -14,23 +14,19 @@ from collections.abc import Callable
 from functools import cache
 
 import httpx
+from flwr.app import ConfigRecord, RecordDict
+from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
+from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
 
 from plfl._version import __version__
 from plfl.deploy.protocol.codec import Malformed, decode, encode
 from plfl.deploy.protocol.messages import Message
-from plfl.errors import BadInput
 
-try:
-    from flwr.app import ConfigRecord, RecordDict
-    from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
-    from flwr.supercore.runtime import RuntimeHttpClient
-except ImportError:
-    raise BadInput(
-        "a real federation needs the package flwr, which is not installed",
-        "pip install 'plfl[flower]'",
-    ) from None
-
-_RECORD, _TEXT, _ARRAYS = "plfl", "text", "arrays"
+_RECORD = "plfl"
+_TEXT = "text"
+_ARRAYS = "arrays"
+_ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 _PYPROJECT = f"""[project]
 name = "plfl"
 version = "{__version__}"
@@ -61,6 +57,11 @@ def from_record(record: object) -> Message:
     if not isinstance(values, ConfigRecord) or set(values) != {_TEXT, _ARRAYS}:
         raise Malformed("a message has a text and bytes")
     return decode(values[_TEXT], values[_ARRAYS])
+
+
+def may_acquire(secret: bytes) -> SuperExecAuthHttpInterceptor:
+    """The right to take tasks, for who has the secret that Flower's program was started with."""
+    return SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE)
 
 
 def sign_of_life(runtime: RuntimeHttpClient) -> Callable[[], bool]:

@@ -12,40 +12,33 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import httpx
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
-from flwr.supercore import heartbeat as flower_heartbeat
 from flwr.supercore.constant import TaskType
-from flwr.supercore.inflatable import inflatable_utils
-from flwr.supercore.interceptors import (
-    RuntimeTokenHttpInterceptor,
-    RuntimeVersionHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
-)
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+from flwr.supernode.runtime import run_clientapp as tasks
 
-from plfl.deploy.flower.app import digest_of_bundle, from_record, sign_of_life, to_record
-from plfl.deploy.flower.process import beat_faster
+from plfl.deploy.flower import private
+from plfl.deploy.flower.app import (
+    digest_of_bundle,
+    from_record,
+    may_acquire,
+    sign_of_life,
+    to_record,
+)
 from plfl.deploy.protocol.codec import Malformed
-from plfl.deploy.protocol.messages import Message, leave, refusal
+from plfl.deploy.protocol.messages import Message, refuse
 
-_ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
-_POLL, _AWAY = 0.1, 1.0
-"""Seconds between looks for a task, and while the SuperNode is away."""
-_PULL_SECONDS = 60.0
-"""A message that the SuperNode does not have as a whole after this is given up, by ending: Flower
-waits for hours.
-"""
+# Seconds between looks for a task, and while the SuperNode is away.
+_POLL = 0.1
+_AWAY = 1.0
 log = logging.getLogger("plfl")
-_inside: Any = inflatable_utils
-_inside.pull_objects = partial(_inside.pull_objects, max_time=_PULL_SECONDS)
-beat_faster(flower_heartbeat)
 
 
 @dataclass(frozen=True)
@@ -56,13 +49,12 @@ class Executor:
     runtime: str
     secret: bytes
     answer: Callable[[Message], Message]
-    apps: Collection[str] = ()
-    """Digests of bundles that may come, beside our own."""
+    apps: Collection[str] = ()  # digests of bundles that may come, beside our own
 
     def run(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Answer until it is stopped."""
-        secret = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=_ACQUIRE)
-        entrance = self._connect(secret)
+        private.prepare_executor()
+        entrance = self._connect(may_acquire(self.secret))
         kinds = [str(kind) for kind in TaskType]  # other kinds are refused, not left waiting
         while not is_stopped():
             try:
@@ -70,57 +62,55 @@ class Executor:
                 if found.HasField("task") and found.token:
                     self._do(found.token, found.task.type)
                 time.sleep(_POLL)
-            except (
-                httpx.HTTPError
-            ):  # the SuperNode is away, or was started again in the middle of a task
+            except httpx.HTTPError:
+                # The SuperNode is away, or was started again in the middle of a task.
                 time.sleep(_AWAY)
 
-    def _connect(self, *interceptors: Any) -> RuntimeHttpClient:
+    def _connect(self, interceptor: Any) -> RuntimeHttpClient:
         version = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
-        return RuntimeHttpClient.from_server_address(
-            self.runtime, True, None, [version, *interceptors]
-        )
+        interceptors = [version, interceptor]
+        return RuntimeHttpClient.from_server_address(self.runtime, True, None, interceptors)
 
     def _do(self, token: str, kind: str) -> None:
-        """One task: fetch the message, answer it, hand the answer over."""
+        # One task: fetch the message, answer it, hand the answer over.
         runtime = self._connect(RuntimeTokenHttpInterceptor(token))
-        heartbeat = flower_heartbeat.HeartbeatSender(sign_of_life(runtime))
+        heartbeat = HeartbeatSender(sign_of_life(runtime))
         heartbeat.start()
         context = None
         try:
-            message, context, _, fab = pull_task_input(runtime)
+            message, context, _, fab = tasks.pull_task_input(runtime)
             said = self._refuse(kind, fab.content) or self._answer(message)
-            push_message(runtime, FlowerMessage(to_record(said), reply_to=message), context)
+            tasks.push_message(runtime, FlowerMessage(to_record(said), reply_to=message), context)
         finally:
             with suppress(httpx.HTTPError):
-                push_task_output(runtime, context, SubStatus.COMPLETED, "")
+                tasks.push_task_output(runtime, context, SubStatus.COMPLETED, "")
             with suppress(RuntimeError):
                 heartbeat.stop()
             runtime.close()
 
     def _refuse(self, kind: str, content: bytes) -> Message | None:
-        """The refusal of a task that is not ours, before anything in it is read."""
+        # The refusal of a task that is not ours, before anything in it is read.
         sha256 = digest_of_bundle(content)
         if kind != TaskType.CLIENT_APP:
-            reason = f"a task of kind {kind!r} is not run here"
-        elif sha256 not in (digest_of_bundle(), *self.apps):
-            reason = (
+            return self._say_no(f"a task of kind {kind!r} is not run here")
+        if sha256 not in (digest_of_bundle(), *self.apps):
+            return self._say_no(
                 f"the app bundle {sha256} is not allowed here: it is not that of this version "
                 f"of plfl ({digest_of_bundle()[:12]}...), and not among the apps of this "
                 "client's policy; install the server's version"
             )
-        else:
-            return None
-        log.warning("refused: %s", reason)
-        return leave(refusal(self.client, reason), {})
+        return None
 
     def _answer(self, message: FlowerMessage) -> Message:
         try:
             return self.answer(from_record(message.content))
         except Malformed as error:
-            reason = f"the request is malformed: {error}"
-            log.warning("refused: %s", reason)
+            return self._say_no(f"the request is malformed: {error}")
         except Exception as error:
             log.exception("a request failed")
-            reason = f"this client failed with {type(error).__name__}; its log says more"
-        return leave(refusal(self.client, reason), {})
+            name = type(error).__name__
+            return self._say_no(f"this client failed with {name}; its log says more")
+
+    def _say_no(self, reason: str) -> Message:
+        log.warning("refused: %s", reason)
+        return refuse(self.client, reason)

@@ -27,9 +27,10 @@ from plfl._version import __version__
 from plfl.deploy.files.life import LIFE
 from plfl.deploy.files.new_files import build_folder, write_new, writing
 from plfl.deploy.files.settings import ClientSettings, ServerSettings, read_client, read_server
-from plfl.deploy.programs.server import ENROLLED, LINK
+from plfl.deploy.programs.members import ENROLLED
+from plfl.deploy.programs.server import LINK
 from plfl.deploy.programs.status import STATUS, TRAFFIC
-from plfl.deploy.programs.supervise import LINK_SECRET, LOG
+from plfl.deploy.programs.workplace import LINK_SECRET, LOG
 from plfl.errors import BadInput, Damaged
 from plfl.storage import sync_folder
 
@@ -222,7 +223,8 @@ def _read_manifest(archive: Path, tar: tarfile.TarFile) -> tuple[Backup, Files]:
         if member.name != _MANIFEST or not _is_plain(member) or member.size > _LARGEST_MANIFEST:
             raise LookupError
         manifest = json.loads(_content(tar, member).read())
-        version, made_by = manifest["format"], manifest["plfl"]
+        version = manifest["format"]
+        made_by = manifest["plfl"]
         if version == FORMAT:
             backup, files = _parse_manifest(manifest)
     except _UNREADABLE:

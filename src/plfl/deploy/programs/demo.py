@@ -7,8 +7,6 @@ those of `plfl.federate.engines.loop`, which trains the same clients one after t
 process. Then everything is removed.
 """
 
-import logging
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,9 +26,10 @@ from plfl.data.panel import Panel
 from plfl.data.sources import load_source
 from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.programs import provision
-from plfl.deploy.programs.client import make_node
+from plfl.deploy.programs.answers import make_node
 from plfl.deploy.programs.status import read_status
-from plfl.deploy.programs.supervise import free_port
+from plfl.deploy.programs.supervise import end
+from plfl.deploy.programs.workplace import LOG, free_port
 from plfl.deploy.protocol.policy import guard_of
 from plfl.errors import BadInput, RunFailed
 from plfl.federate import checkpoint
@@ -42,7 +41,6 @@ from plfl.federate.round import FederationState
 from plfl.forecast.windows import make_task
 
 _STOP_SECONDS = 15.0
-log = logging.getLogger("plfl")
 
 
 def run_demo(
@@ -69,17 +67,13 @@ def run_demo(
     panel = load_source(source).usable()
     if not 1 <= num_clients <= len(panel.ids):
         raise BadInput(
-            f"{source} has {len(panel.ids)} meters", f"give --clients 1 to {len(panel.ids)}"
+            f"{source} has {len(panel.ids)} meters", f"give ‹--clients 1› to {len(panel.ids)}"
         )
-    ids = list(panel.ids[:num_clients])
-    with ExitStack() as stack:
-        place = folder or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="plfl-demo-"))
-        )
+    with tempfile.TemporaryDirectory(prefix="plfl-demo-") as temporary:
         made = provision.init_from_data(
-            place / "federation",
+            (folder or Path(temporary)) / "federation",
             source,
-            ids,
+            list(panel.ids[:num_clients]),
             host="127.0.0.1",
             port=free_port(),
             run={"recipe": "paper", "settings": {**(settings or {}), "rounds": rounds}},
@@ -90,9 +84,8 @@ def run_demo(
         _run_processes(made, limit, observer)
         seconds = time.monotonic() - begun
         config = complete(read_server(made.server).run.config())
-        found = compare(made, panel.take(range(num_clients)), config)
         return {
-            **found,
+            **compare(made, panel.take(range(num_clients)), config),
             **_measure(made),
             "num_clients": num_clients,
             "rounds": rounds,
@@ -103,24 +96,28 @@ def run_demo(
 def _run_processes(
     made: provision.Provisioned, limit: float, observer: Callable[[str], None]
 ) -> None:
-    """A server and its clients, until the server is done."""
+    # A server and its clients, until the server is done.
     until = time.monotonic() + limit
+    lines = _follow(read_server(made.server).folder / LOG)
+    last = "it has no log"
     with ExitStack() as stack:
         server = stack.enter_context(started("server", str(made.server)))
         clients = [
             stack.enter_context(started("client", "--once", str(path)))
             for path in made.clients.values()
         ]
-        reader = _follow(read_server(made.server).folder / "log.txt", observer)
-        while server.poll() is None:
+        is_over = False
+        while not is_over:
+            is_over = server.poll() is not None
+            for line in next(lines):
+                last = f"its log ends with: {line}"
+                if "superlink: " not in line and "rounds: " not in line:
+                    observer(line)
             if time.monotonic() > until:
-                raise RunFailed(
-                    f"the demonstration did not end within {limit:.0f} s", f"{_last_line(made)}"
-                )
-            next(reader)
+                raise RunFailed(f"the demonstration did not end within {limit:.0f} s", last)
             time.sleep(0.3)
         if server.returncode:
-            raise RunFailed("the server failed", f"{_last_line(made)}")
+            raise RunFailed("the server failed", last)
         for client in clients:
             with suppress(subprocess.TimeoutExpired):
                 client.wait(_STOP_SECONDS)
@@ -138,51 +135,36 @@ def started(*command: str) -> Iterator["subprocess.Popen[bytes]"]:
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        process.terminate()
+        end(process, _STOP_SECONDS)
 
 
-def _follow(path: Path, observer: Callable[[str], None]) -> Iterator[None]:
-    """Pass on the lines of a growing log that are of ours."""
+def _follow(path: Path) -> Iterator[list[str]]:
+    # The lines of a growing log that are new, each time.
     at = 0
     while True:
-        with suppress(OSError):
-            text = path.read_text(encoding="utf-8")
-            for line in text[at:].splitlines(keepends=True):
-                if line.endswith("\n"):
-                    at += len(line)
-                    if "superlink: " not in line and "rounds: " not in line:
-                        observer(line.rstrip("\n"))
-        yield
-
-
-def _last_line(made: provision.Provisioned) -> str:
-    with suppress(OSError, IndexError):
-        path = read_server(made.server).folder / "log.txt"
-        return f"its log ends with: {path.read_text(encoding='utf-8').splitlines()[-1]}"
-    return "it has no log"
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        new = text[at : text.rfind("\n") + 1]
+        at += len(new)
+        yield new.splitlines()
 
 
 def compare(made: provision.Provisioned, panel: Panel, config: Config) -> dict[str, float]:
     """The largest differences of shared and of personal params to the plain loop's."""
-    nodes = {client: make_node(read_client(made.clients[client])) for client in panel.ids}
-    draws = jnp.stack([node.draws for node in nodes.values()])
-    state = train_by_loop(panel, config, draws, guard_of(nodes[panel.ids[0]].policy))
+    nodes = [make_node(read_client(made.clients[client])) for client in panel.ids]
+    draws = jnp.stack([node.agreed.draws for node in nodes])
+    state = train_by_loop(panel, config, draws, guard_of(nodes[0].policy))
     shared, _ = checkpoint.load_shared(read_server(made.server).folder)
+    own = [node.agreed.last_state().personal for node in nodes]
     theirs = state.server.common["x"]
-    found = {"max_abs_diff_shared": max(_difference(shared[name], theirs[name]) for name in theirs)}
-    found["max_abs_diff_personal"] = 0.0
-    for row, client in enumerate(panel.ids):
-        own = nodes[client].last_state(nodes[client].plan()).personal
-        for name, rows in state.clients.personal.items():
-            found["max_abs_diff_personal"] = max(
-                found["max_abs_diff_personal"], _difference(own[name], rows[row])
-            )
+    personal = state.clients.personal
+    found = {
+        "max_abs_diff_shared": max(_difference(shared[name], theirs[name]) for name in theirs),
+        "max_abs_diff_personal": max(
+            (_difference([each[name] for each in own], personal[name]) for name in personal),
+            default=0.0,
+        ),
+    }
     return {"max_abs_diff": max(found.values()), **found}
 
 
@@ -204,21 +186,19 @@ def train_by_loop(panel: Panel, config: Config, draws: jax.Array, guard: Guard) 
 
 
 def _measure(made: provision.Provisioned) -> dict[str, Any]:
-    """Bytes and seconds, as the server saw them."""
+    # Bytes and seconds, as the server saw them.
     status = read_status(made.server)
-    exchanges = len(made.clients) * len(
-        status["history"]
-    )  # the plan and the end are spread over them
-    bytes_, seconds = status["bytes"], [row["seconds"] for row in status["history"]]
+    sizes = status["bytes"]
+    seconds = [row["seconds"] for row in status["history"]]
+    exchanges = len(made.clients) * len(seconds)  # the plan and the end are spread over them
+    bodies = {way: sizes[f"messages_{way}"] - sizes[f"headers_{way}"] for way in ("up", "down")}
     return {
         "bytes_per_client_round": status["bytes_each_way"],
-        "bytes_up_of_messages": round((bytes_["messages_up"] - bytes_["headers_up"]) / exchanges),
-        "bytes_down_of_messages": round(
-            (bytes_["messages_down"] - bytes_["headers_down"]) / exchanges
-        ),
-        "bytes_up_with_headers": round(bytes_["messages_up"] / exchanges),
-        "bytes_down_with_headers": round(bytes_["messages_down"] / exchanges),
-        "bytes_of_polling": bytes_["polling"],
+        "bytes_up_of_messages": round(bodies["up"] / exchanges),
+        "bytes_down_of_messages": round(bodies["down"] / exchanges),
+        "bytes_up_with_headers": round(sizes["messages_up"] / exchanges),
+        "bytes_down_with_headers": round(sizes["messages_down"] / exchanges),
+        "bytes_of_polling": sizes["polling"],
         "seconds_per_round": round(float(np.median(seconds)), 3),
         "seconds_of_first_round": round(seconds[0], 3),
     }

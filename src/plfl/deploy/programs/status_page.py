@@ -26,7 +26,7 @@ from plfl.deploy.programs.status import (
     read_status,
 )
 from plfl.errors import BadInput
-from plfl.report.federation_page import make_federation_page, make_waiting_page
+from plfl.report.pages.federation import make_federation_page, make_waiting_page
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _REQUEST_SECONDS = 10.0

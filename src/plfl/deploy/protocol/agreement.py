@@ -20,18 +20,17 @@ import numpy as np
 from plfl._version import __version__
 from plfl.config import TABLE_FIELDS, Config
 from plfl.data.panel import Panel
+from plfl.deploy.protocol.messages import Shapes
 from plfl.errors import BadInput
 from plfl.federate.guard import Guard
 from plfl.federate.plan import Plan, complete, make_plan
-from plfl.forecast.windows import Task, make_task
+from plfl.forecast.views import make_view
+from plfl.forecast.windows import PARTS, Origins, Task
 
+# Settings that are each machine's own business, such as how its table is read.
 AT_HOME = {"data", "device", "chunk", "cores", "checkpoint_seconds", "deterministic", *TABLE_FIELDS}
-"""Settings that are each machine's own business, such as how its table is read."""
 _LONGEST_NAME = 200
-_DAYS = 60
-"""Length of the made-up series that a server builds its model on."""
-
-
+_TYPES = {"run": str, "config": dict, "version": str, "minutes": int, "init": str}
 log = logging.getLogger("plfl")
 
 
@@ -39,18 +38,17 @@ log = logging.getLogger("plfl")
 class Agreement:
     """Everything that has to be the same on both sides."""
 
+    # The name of this run of the federation; a new one starts from nothing.
     run: str
-    """The name of this run of the federation; a new one starts from nothing."""
     config: Mapping[str, Any]
     version: str
+    # The interval of the data.
     minutes: int
-    """The interval of the data."""
     covariate_names: tuple[str, ...]
     static_names: tuple[str, ...]
+    # The run whose last shared params this one begins with, and clients with their personal layers
+    # of it.
     init: str = ""
-    """The run whose last shared params this one begins with, and clients with their personal layers
-    of it.
-    """
 
     @property
     def digest(self) -> str:
@@ -69,7 +67,7 @@ class Agreement:
             for name in ("covariate_names", "static_names"):
                 values[name] = tuple(values[name])
             agreement = Agreement(**values)
-            _check_types(agreement)
+            agreement._check_types()
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise BadInput(
                 f"the server's plan cannot be read ({error})", "is it another version of plfl?"
@@ -81,6 +79,15 @@ class Agreement:
             )
         return agreement
 
+    def _check_types(self) -> None:
+        for name, kind in _TYPES.items():
+            if type(getattr(self, name)) is not kind:
+                raise TypeError(f"{name} is not of type {kind.__name__}")
+        if not all(isinstance(name, str) for name in (*self.covariate_names, *self.static_names)):
+            raise TypeError("covariates and static facts have names")
+        if not self.run or max(len(self.run), len(self.init)) > _LONGEST_NAME:
+            raise ValueError(f"a run's name has to have 1 to {_LONGEST_NAME} characters")
+
     def settings(self, home: Config) -> Config:
         """The agreed config with what is this machine's own business."""
         own = {name: getattr(home, name) for name in AT_HOME}
@@ -89,26 +96,6 @@ class Agreement:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
-
-
-def _check_types(agreement: Agreement) -> None:
-    for name, kind in (
-        ("run", str),
-        ("config", dict),
-        ("version", str),
-        ("minutes", int),
-        ("init", str),
-    ):
-        if type(getattr(agreement, name)) is not kind:
-            raise TypeError(f"{name} is not of type {kind.__name__}")
-    if not all(
-        isinstance(name, str) for name in (*agreement.covariate_names, *agreement.static_names)
-    ):
-        raise TypeError("covariates and static facts have names")
-    if not 0 < len(agreement.run) <= _LONGEST_NAME:
-        raise ValueError(f"the run's name has to have 1 to {_LONGEST_NAME} characters")
-    if len(agreement.init) > _LONGEST_NAME:
-        raise ValueError(f"the earlier run's name has to have at most {_LONGEST_NAME} characters")
 
 
 def make_agreement(
@@ -120,11 +107,8 @@ def make_agreement(
     init: str = "",
 ) -> Agreement:
     """The agreement of a complete config."""
-    fixed = {
-        name: value
-        for name, value in complete(config).model_dump(mode="json").items()
-        if name not in AT_HOME
-    }
+    values = complete(config).model_dump(mode="json")
+    fixed = {name: value for name, value in values.items() if name not in AT_HOME}
     return Agreement(run, fixed, __version__, minutes, covariate_names, static_names, init)
 
 
@@ -138,7 +122,8 @@ def check_data(agreement: Agreement, panel: Panel) -> None:
         if own != agreed:
             log.warning("the meter's data has %s %s, not %s", what, _show(own), _show(agreed))
             raise BadInput(
-                f"the meter's data does not have the {what} that the federation agreed on: {_show(agreed)}"
+                f"the meter's data does not have the {what} that the federation agreed on: "
+                f"{_show(agreed)}"
             )
 
 
@@ -146,37 +131,50 @@ def _show(value: object) -> str:
     return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
 
 
-def blank_plan(agreement: Agreement, num_clients: int) -> Plan:
-    """The plan of a server, which has no data: on made-up series of the agreed form."""
-    num_times = _DAYS * 24 * 60 // agreement.minutes
-    load = np.sin(np.arange(num_times, dtype=np.float32) / 7)[None].repeat(num_clients, axis=0)
+def blank_plan(agreement: Agreement) -> Plan:
+    """The plan of a server, which has no data: the agreed form of one says all that a model is
+    made from.
+    """
+    config = complete(Config(**agreement.config))
     panel = Panel(
-        ids=tuple(f"{c:09d}" for c in range(num_clients)),
+        ids=("nobody",),
         start=np.datetime64("2018-01-01T00:00"),
         interval=np.timedelta64(agreement.minutes, "m"),
-        load=load,
-        covariates=np.zeros((num_clients, num_times, len(agreement.covariate_names)), np.float32),
+        load=np.zeros((1, 1), np.float32),
+        covariates=np.zeros((1, 1, len(agreement.covariate_names)), np.float32),
         covariate_names=agreement.covariate_names,
-        statics=np.ones((num_clients, len(agreement.static_names)), np.float32),
+        statics=np.zeros((1, len(agreement.static_names)), np.float32),
         static_names=agreement.static_names,
-        zones=("UTC",) * num_clients,
+        zones=("UTC",),
     )
-    config = complete(Config(**agreement.config))
-    return make_plan(config, make_task(panel, config))
+    view = make_view(panel, config)
+    zone_of_client, calendar = view.read_calendar(panel)
+    num_columns = 1 + len(agreement.covariate_names) + view.num_derived
+    task = Task(
+        panel=panel,
+        view=view,
+        scalers=(),
+        series=np.zeros((1, 1, num_columns), np.float32),
+        calendar=calendar,
+        zone_of_client=zone_of_client,
+        statics=panel.statics,
+        bounds=np.zeros((1, 4), np.int64),
+        origins={part: Origins([np.zeros(1, np.int64)]) for part in PARTS},
+        findings=(),
+    )
+    return make_plan(config, task)
 
 
 def own_plan(
     config: Config, task: Task, local_steps: int, batch: int, guard: Guard | None = None
 ) -> Plan:
     """A client's plan with the number of steps and windows that the server asks all clients for."""
-    asked = config.model_copy(
-        update={"local_steps": local_steps, "batch": batch, "max_passes": None}
-    )
-    plan = make_plan(asked, task)
+    asked = {"local_steps": local_steps, "batch": batch, "max_passes": None}
+    plan = make_plan(config.model_copy(update=asked), task)
     return replace(plan, training=plan.training._replace(guard=guard))
 
 
-def shared_shapes(plan: Plan) -> dict[str, tuple[tuple[int, ...], Any]]:
+def shared_shapes(plan: Plan) -> Shapes:
     """Shape and dtype of every shared param."""
     shapes = jax.eval_shape(plan.training.model.init, jax.random.key(0))
     return {

@@ -26,11 +26,12 @@ def finish(node: Node, sent: Params) -> None:
     """Make this client's own files: config.toml, result.json, report.html, and models/ where a
     model is deployed.
     """
-    federation = Federation(node.config, node.task, None, jax.devices("cpu")[:1])
+    federation = Federation(node.agreed.config, node.agreed.task, None, jax.devices("cpu")[:1])
     state = own_state(node, federation, sent)
     result = conclude(federation, node.folder, state, _history(node))
     own = next(client for client in result.clients if client.id == node.client)
-    log.info("done: test MASE %s; %s has the report", _show(own.mase), node.folder / "report.html")
+    mase = "undefined" if own.mase is None else f"{own.mase:.3f}"
+    log.info("done: test MASE %s; %s has the report", mase, node.folder / "report.html")
 
 
 def own_state(node: Node, federation: Federation, sent: Params) -> FederationState:
@@ -38,25 +39,22 @@ def own_state(node: Node, federation: Federation, sent: Params) -> FederationSta
     begun = federation.engine.fetch(
         federation.engine.start_from({name: jnp.asarray(value) for name, value in sent.items()})
     )
-    own = node.last_state(federation.plan)
+    own = node.agreed.last_state()
     clients = jax.tree.map(lambda value: np.asarray(value)[None], own)
     return federation.engine.place(begun._replace(clients=clients))
 
 
 def _history(node: Node) -> list[dict[str, Any]]:
-    """What this client knows of the rounds: its last one."""
-    kept = node.last_round()
-    row: dict[str, Any] = {
-        "round": node.config.rounds if kept is None else kept.round_index,
-        "loss": None if kept is None or not np.isfinite(kept.loss) else kept.loss,
-        "validation_mase": None,
-        "num_asked": 1,
-        "num_accepted": int(kept is not None),
-        "seconds": 0.0,
-        "quarantined": [],
-    }
-    return [row]
-
-
-def _show(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.3f}"
+    # What this client knows of the rounds: its last one.
+    kept = node.agreed.last_round()
+    return [
+        {
+            "round": node.agreed.config.rounds if kept is None else kept.asked.round,
+            "loss": None if kept is None or not np.isfinite(kept.loss) else kept.loss,
+            "validation_mase": None,
+            "num_asked": 1,
+            "num_accepted": int(kept is not None),
+            "seconds": 0.0,
+            "quarantined": [],
+        }
+    ]

@@ -20,17 +20,15 @@ from statistics import median
 from typing import Any
 
 STALLED = "no answer in time"
+# Seconds; below this, when clients happen to look for requests decides who is first.
 _SHORTEST_PACE = 1.6
-"""Seconds; below this, when clients happen to look for requests decides who is first."""
+# How many times as long as answers take, or its own did, a round waits for a client with a fault.
 _SECOND_CHANCE = 1.2
-"""How many times as long as answers take, or its own did, a round waits for a client with a fault.
-"""
 _RECENT_ROUNDS = 5
-LONGEST_REST = 32
-"""Rounds."""
-_FIRST_REST_AT, _MOST_FAULTS = 2, 2 + LONGEST_REST.bit_length() - 1
-"""Faults from which on a client rests, and beyond which none is counted, so that it can come back.
-"""
+LONGEST_REST = 32  # rounds
+# Faults from which on a client rests, and beyond which none is counted, so that it can come back.
+_FIRST_REST_AT = 2
+_MOST_FAULTS = _FIRST_REST_AT + LONGEST_REST.bit_length() - 1
 
 
 @dataclass(frozen=True)
@@ -45,16 +43,16 @@ class Rest:
 class Past:
     """What recent rounds were like."""
 
+    # Seconds that answers usually took; 0 where there were none.
     pace: float
-    """Seconds that answers usually took; 0 where there were none."""
+    # The same of each client that answered.
     own: Mapping[str, float]
-    """The same of each client that answered."""
+    # Who has a fault now.
     faulty: frozenset[str]
-    """Who has a fault now."""
 
 
 def can_close(num_good: int, num_asked: int, needed: int) -> bool:
-    """Whether a round may end before its deadline: a fast minority must not end it for the others."""
+    """Whether a round may end before its deadline: a fast minority must not end it for the rest."""
     return num_good >= needed and num_good > num_asked / 2
 
 
@@ -76,7 +74,7 @@ def pace_of(times: Sequence[float]) -> float:
     >>> pace_of([2.0, 9.0, 3.0]), pace_of([2.0]), pace_of([])
     (3.0, 2.0, 0.0)
     """
-    return sorted([0.0, *times])[-2:][0] if len(times) > 1 else max(times, default=0.0)
+    return sorted([0.0, *times])[-2] if len(times) > 1 else max(times, default=0.0)
 
 
 def look_back(history: Sequence[Mapping[str, Any]]) -> Past:
@@ -103,7 +101,7 @@ def find_rests(history: Sequence[Mapping[str, Any]]) -> dict[str, Rest]:
 
 
 def _fold(history: Sequence[Mapping[str, Any]]) -> tuple[Counter[str], dict[str, Rest]]:
-    """The faults of each client after these rounds, and its last rest."""
+    # The faults of each client after these rounds, and its last rest.
     faults: Counter[str] = Counter()
     rests: dict[str, Rest] = {}
     for row in history:
@@ -118,6 +116,6 @@ def _fold(history: Sequence[Mapping[str, Any]]) -> tuple[Counter[str], dict[str,
 
 
 def _faulty(row: Mapping[str, Any]) -> dict[str, str]:
-    """Who stalled or was quarantined in a round."""
+    # Who stalled or was quarantined in a round.
     quarantined = {bad["client"]: f"quarantined: {bad['reason']}" for bad in row["quarantined"]}
     return dict.fromkeys(row["stalled"], STALLED) | quarantined

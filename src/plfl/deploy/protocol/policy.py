@@ -5,11 +5,13 @@ All else (the model and its size, the optimizer and its rates, what of the histo
 is the recipe's as the client has it, with the changes that its own `policy.toml` agrees to.
 Parameters: no unit that comes may be larger than honest training makes one, since units that answer
 to single windows need that. Amounts: new plans, rounds and ends are counted, and so is processor
-time; what was answered before is answered again for nothing. docs/threats.md has the attacks that
-each of these keeps away.
+time; what was answered before is answered again for nothing. docs/explanation/threats.md has the
+attacks that each of these keeps away. A client asks one function of each moment (a request, its
+settings, its training, ...): a new rule is a line in that one, and a field of `Policy` where it has
+a number.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -18,32 +20,24 @@ import numpy as np
 from plfl.config import Config
 from plfl.deploy.files.settings import FREE, Policy
 from plfl.deploy.protocol.agreement import AT_HOME
-from plfl.deploy.protocol.messages import END, PLAN, TRAIN, Message
+from plfl.deploy.protocol.messages import REQUESTS, TRAIN, Message, is_of_type
 from plfl.federate.guard import Guard
 from plfl.federate.plan import complete
 from plfl.recipes import make_recipe
 
-_ASKED: dict[str, dict[str, type]] = {
-    PLAN: {"agreement": str},
-    TRAIN: {"agreement": str, "round": int, "base": str, "local_steps": int, "batch": int},
-    END: {"agreement": str, "base": str},
-}
-"""By kind of request, its facts and their types: a request that asks for more is not understood,
-and refused.
-"""
+# Settings in which a server may ask for less than the recipe's.
 _AT_MOST = ("local_steps", "batch")
-"""Settings in which a server may ask for less than the recipe's."""
 
 
 def fault_of_request(policy: Policy, request: Message) -> str | None:
     """What is wrong with a request, before anything in it is used."""
-    asked = _ASKED.get(request.kind) if isinstance(request.kind, str) else None
+    asked = REQUESTS.get(request.kind) if isinstance(request.kind, str) else None
     if asked is None:
         return f"a request of kind {request.kind!r} is not allowed here"
     if odd := sorted(set(request.facts) ^ set(asked), key=str):
         return f"a request of kind {request.kind!r} may not ask for {odd[0]!r}, or lacks it"
     for name, kind in asked.items():
-        if not isinstance(request.facts[name], kind) or isinstance(request.facts[name], bool):
+        if not is_of_type(request.facts[name], kind):
             return f"{name!r} in the request is not of type {kind.__name__}"
     arrays: Mapping[str, Any] = request.arrays
     for name, value in arrays.items():
@@ -53,24 +47,18 @@ def fault_of_request(policy: Policy, request: Message) -> str | None:
 
 
 def _fault_of_floors(policy: Policy, facts: Mapping[str, Any]) -> str | None:
-    """What is wrong with how little training is asked for.
-
-    The draws of a round begin alike whatever their number is: updates on 80 and on 81 windows
-    differ by the gradient of one window. With whole multiples of the floor, any difference is that
-    of at least so many windows.
-    """
-    for name, least in (
-        ("batch", policy.min_batch),
-        ("local_steps", policy.min_local_steps),
-        ("round", 1),
-    ):
+    # What is wrong with how little training is asked for.
+    #
+    # The draws of a round begin alike whatever their number is: updates on 80 and on 81 windows
+    # differ by the gradient of one window. With whole multiples of the floor, any difference is
+    # that of at least so many windows.
+    floors = {"batch": policy.min_batch, "local_steps": policy.min_local_steps, "round": 1}
+    for name, least in floors.items():
         if facts[name] < least:
             return f"{name} = {facts[name]} is below this client's floor of {least}"
     if facts["batch"] % policy.min_batch:
-        return (
-            f"batch = {facts['batch']} is not a multiple of this client's floor of "
-            f"{policy.min_batch}"
-        )
+        floor = f"this client's floor of {policy.min_batch}"
+        return f"batch = {facts['batch']} is not a multiple of {floor}"
     return None
 
 
@@ -79,46 +67,39 @@ def fault_of_config(policy: Policy, config: Config) -> str | None:
     if config.recipe not in policy.recipes:
         return f"recipe {config.recipe!r} is not allowed here, only {', '.join(policy.recipes)}"
     if config.rounds > policy.max_rounds:
+        limit = f"this client's limit of {policy.max_rounds} rounds"
+        return f"rounds = {config.rounds} is above {limit}"
+    own = complete(make_recipe(config.recipe, policy.settings))
+    if name := next(_differing(config, own), None):
+        value = _show(getattr(config, name))
+        takes = "takes at most" if name in _AT_MOST else "has"
         return (
-            f"rounds = {config.rounds} is above this client's limit of {policy.max_rounds} rounds"
+            f"{name} = {value}, but this client's recipe {takes} {_show(getattr(own, name))}; "
+            f"whoever runs this client can agree to that by {name} = {value} under [settings] in "
+            "its policy.toml"
         )
-    own = own_config(policy, config.recipe)
-    for name in _pinned():
-        if getattr(config, name) != getattr(own, name):
-            return _unlike(name, getattr(config, name), f"has {_show(getattr(own, name))}")
-    for name in _AT_MOST:
-        if getattr(config, name) > getattr(own, name):
-            return _unlike(name, getattr(config, name), f"takes at most {getattr(own, name)}")
     return None
-
-
-def own_config(policy: Policy, recipe: str) -> Config:
-    """A recipe as a client has it."""
-    return complete(make_recipe(recipe, policy.settings))
 
 
 def agreed_settings(config: Config) -> dict[str, Any]:
     """What a policy's `settings` must hold for a client to take part in a run with this config."""
-    own, config = complete(make_recipe(config.recipe, {})), complete(config)
-    differing = [name for name in _pinned() if getattr(config, name) != getattr(own, name)]
-    more = [name for name in _AT_MOST if getattr(config, name) > getattr(own, name)]
-    values = config.model_dump(mode="json")
-    return {name: values[name] for name in (*differing, *more) if values[name] is not None}
+    values = complete(config).model_dump(mode="json")
+    names = _differing(complete(config), complete(make_recipe(config.recipe, {})))
+    return {name: values[name] for name in names if values[name] is not None}
 
 
-def _pinned() -> list[str]:
-    return [name for name in Config.model_fields if name not in FREE | AT_HOME | {*_AT_MOST}]
-
-
-def _unlike(name: str, value: object, own: str) -> str:
-    return (
-        f"{name} = {_show(value)}, but this client's recipe {own}; whoever runs this client "
-        f"can agree to that by {name} = {_show(value)} under [settings] in its policy.toml"
-    )
+def _differing(config: Config, own: Config) -> Iterator[str]:
+    # Settings that go beyond a client's own.
+    for name in Config.model_fields:
+        if name not in FREE | AT_HOME | {*_AT_MOST} and getattr(config, name) != getattr(own, name):
+            yield name
+    for name in _AT_MOST:
+        if getattr(config, name) > getattr(own, name):
+            yield name
 
 
 def _show(value: object) -> str:
-    """A value as TOML has it, or nearly; never long, since a server chose it."""
+    # A value as TOML has it, or nearly; never long, since a server chose it.
     if isinstance(value, tuple):
         return f"[{', '.join(_show(each) for each in value)}]"[:80]
     return (
@@ -126,15 +107,24 @@ def _show(value: object) -> str:
     )
 
 
-def fault_of_amount(config: Config, facts: Mapping[str, Any]) -> str | None:
-    """What is wrong with how much training is asked for, beside what was agreed."""
-    for name, most in (
-        ("round", config.rounds),
-        ("local_steps", config.local_steps),
-        ("batch", config.batch),
-    ):
+def fault_of_layers(policy: Policy, shared: Collection[str]) -> str | None:
+    """What is wrong with the names that would be shared."""
+    for name in shared:
+        if not any(fnmatchcase(name, pattern) for pattern in policy.layers):
+            return f"parameter {name!r} may not be shared by this client"
+    return None
+
+
+def fault_of_training(config: Config, facts: Mapping[str, Any], num_windows: int) -> str | None:
+    """What is wrong with how much training is asked for, beside what was agreed and what there is
+    to draw from: few windows, drawn often, are a small batch.
+    """
+    limits = {"round": config.rounds, "local_steps": config.local_steps, "batch": config.batch}
+    for name, most in limits.items():
         if facts[name] > most:
             return f"{name} = {facts[name]} is more than the {most} that were agreed"
+    if facts["batch"] > num_windows:
+        return f"batch = {facts['batch']} is more than this client's number of windows"
     return None
 
 
@@ -146,16 +136,13 @@ def fault_of_params(policy: Policy, sent: Mapping[str, np.ndarray]) -> str | Non
         if not np.isfinite(value).all():
             return f"parameter {name!r} came with a value that is not finite"
         exact = np.asarray(value, np.float64)
-        if exact.ndim > 1:
-            size, most = float(np.linalg.norm(exact, axis=-1).max(initial=0)), policy.max_unit
-        else:
-            size, most = float(np.abs(exact).max(initial=0)), policy.max_bias
-        if size > most:
-            kind = "a unit of norm" if exact.ndim > 1 else "a value of"
-            return (
-                f"parameter {name!r} came with {kind} {size:.3g}, above this client's limit of "
-                f"{most:g}"
-            )
+        is_layer = exact.ndim > 1
+        sizes = np.linalg.norm(exact, axis=-1) if is_layer else np.abs(exact)
+        most = policy.max_unit if is_layer else policy.max_bias
+        if (size := float(sizes.max(initial=0))) > most:
+            kind = "a unit of norm" if is_layer else "a value of"
+            limit = f"above this client's limit of {most:g}"
+            return f"parameter {name!r} came with {kind} {size:.3g}, {limit}"
     return None
 
 
@@ -168,33 +155,11 @@ def fault_of_counts(policy: Policy, counts: Mapping[str, float]) -> str | None:
     """
     for name in ("plans", "rounds", "ends"):
         if counts[name] > (most := getattr(policy, f"max_{name}")):
-            return (
-                f"this client has answered {most} {name}, as many as its policy allows (max_{name})"
-            )
+            limit = f"as many as its policy allows (max_{name})"
+            return f"this client has answered {most} {name}, {limit}"
     if counts["seconds"] > policy.max_seconds:
-        return (
-            f"this client has worked {policy.max_seconds:g} s today, as long as its policy allows "
-            "(max_seconds)"
-        )
-    return None
-
-
-def fault_of_draws(batch: int, num_windows: int) -> str | None:
-    """What is wrong with drawing a batch from so many windows: few windows, drawn often, are a
-    small batch.
-    """
-    return (
-        f"batch = {batch} is more than this client's number of windows"
-        if batch > num_windows
-        else None
-    )
-
-
-def fault_of_layers(policy: Policy, shared: Collection[str]) -> str | None:
-    """What is wrong with the names that would be shared."""
-    for name in shared:
-        if not any(fnmatchcase(name, pattern) for pattern in policy.layers):
-            return f"parameter {name!r} may not be shared by this client"
+        limit = "as long as its policy allows (max_seconds)"
+        return f"this client has worked {policy.max_seconds:g} s today, {limit}"
     return None
 
 

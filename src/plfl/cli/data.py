@@ -1,0 +1,121 @@
+"""`plfl data`: what data there is, and how to get more."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Column
+
+from plfl.cli.console import Bar, answer, make_table, right, say
+
+if TYPE_CHECKING:
+    from plfl.data.comstock.fetch import FetchResult
+    from plfl.data.download import Progress
+
+app = typer.Typer(help="What data there is, and how to get more.", no_args_is_help=True)
+
+
+@app.command("list", epilog="Examples: `plfl data list` · `plfl data list data/comstock --json`")
+def list_data(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[DIR]...", help="Folders in ComStock's layout, to list as well."),
+    ] = None,
+    is_json: Annotated[
+        bool, typer.Option("--json", help="Print the list as one JSON object.")
+    ] = False,
+) -> None:
+    """Show the data sets that come with plfl, and those in folders of yours."""
+    from plfl.data.comstock import bundled
+
+    sets = bundled.list_data(folders or [])
+    answer({"sets": sets}, lambda: print_sets(sets), is_json=is_json)
+
+
+def print_sets(sets: list[dict[str, Any]]) -> None:
+    """Data sets: name, clients, rows and interval."""
+    rows = [
+        [one["name"], f"{one['num_clients']:,}", f"{one['num_rows']:,}", one["interval"]]
+        for one in sets
+    ]
+    heads = [Column("data set", overflow="fold"), *right("clients", "rows", "interval")]
+    inputs = {", ".join(one["inputs"]) for one in sets}
+    say(
+        make_table(heads, rows),
+        *(f"Each has {names}." for names in inputs),
+        "Use one: plfl run --data bundled:NY · more: plfl data fetch comstock --help",
+    )
+
+
+@app.command(
+    "fetch",
+    epilog="Examples: `plfl data fetch comstock --state CA --buildings 12` · "
+    "`plfl data fetch comstock --state IL --buildings paper --out data/comstock`",
+)
+def fetch(
+    what: Annotated[
+        str, typer.Argument(metavar="comstock", help="The collection to download from.")
+    ],
+    state: Annotated[str, typer.Option(help="Two letters, such as CA.")],
+    buildings: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "How many (chosen by --seed), ids with commas between, or `paper` for the authors'."
+            )
+        ),
+    ] = "12",
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where to put it; what is there already is kept.")
+    ] = Path("data/comstock"),
+    upgrade: Annotated[
+        int | None, typer.Option(help="ComStock's upgrade package; 0, or 10 for `paper`.")
+    ] = None,
+    release: Annotated[
+        str | None, typer.Option(help="Such as 2023/comstock_amy2018_release_1.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which buildings a number of them means.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Downloads at a time.")] = 8,
+    url: Annotated[str | None, typer.Option(help="A mirror of the data lake.")] = None,
+    is_json: Annotated[
+        bool, typer.Option("--json", help="Print what was downloaded as one JSON object.")
+    ] = False,
+) -> None:
+    """Download buildings, their metadata and weather; run it again to go on after an
+    interruption.
+    """
+    from plfl.data.sources import find_fetcher
+
+    with Bar("asking the server") as bar:
+        result = find_fetcher(what)(
+            out,
+            state=state,
+            buildings=buildings,
+            upgrade=upgrade,
+            release=release,
+            base_url=url,
+            seed=seed,
+            workers=workers,
+            observer=lambda progress: _show(bar, progress),
+        )
+    answer(result.to_dict(), lambda: print_fetched(result), is_json=is_json)
+
+
+def _show(bar: Bar, progress: "Progress") -> None:
+    """Files and bytes of a download; how many bytes there will be is not known."""
+    at = f"{progress.num_done}/{progress.num_files} files"
+    megabytes = f"{progress.num_bytes / 1e6:,.1f} MB"
+    bar.show(at, [megabytes], progress.num_done, progress.num_files)
+
+
+def print_fetched(result: "FetchResult") -> None:
+    """What was downloaded, and how to use it."""
+    num_there = result.num_files - result.num_fetched
+    there = f", {num_there} were there" if num_there > 0 else ""
+    what = f"{len(result.ids)} buildings of {result.state} in {result.folder}"
+    size = f"{result.num_bytes / 1e6:,.1f} MB in all"
+    say(f"{what}: {result.num_fetched} files fetched{there}, {size}", soft_wrap=True)
+    if result.replaced:
+        gone = f"{len(result.replaced)} buildings have no time series"
+        say(f"{gone}; others were taken in their place.")
+    say(f"Use it: plfl run --data '{result.source}'", soft_wrap=True)

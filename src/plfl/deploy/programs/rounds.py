@@ -1,0 +1,154 @@
+"""The process of a server that runs the rounds: `python -m plfl.deploy.programs.rounds SERVER.TOML
+PORT SECRET`, with the port of a SuperLink on this machine and the file of its secret.
+"""
+
+import logging
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from plfl.deploy.files.runs import RunName, begin_run, read_run
+from plfl.deploy.files.settings import ServerSettings, read_server
+from plfl.deploy.flower.server import Link
+from plfl.deploy.flower.wire import FlowerWire
+from plfl.deploy.programs.members import ENROLLED, Members
+from plfl.deploy.programs.status import STATUS
+from plfl.deploy.programs.supervise import run_as_child, signals_noted
+from plfl.deploy.programs.workplace import hold
+from plfl.deploy.protocol.agreement import make_agreement
+from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.codec import largest_answer
+from plfl.deploy.protocol.coordinator import Coordinator
+from plfl.errors import BadInput
+from plfl.federate.checkpoint import load_shared
+from plfl.federate.processes.devices import prepare
+from plfl.forecast.models import Params
+from plfl.storage import write_json
+
+# Seconds that clients have to be there for the first round, and to fetch the last model.
+_GATHERING = 60.0
+_PARTING = 60.0
+# Seconds that the SuperLink has to answer.
+_START = 120.0
+# Seconds in which the rounds of a server that was killed have ended, so that two never write.
+_LEAVING = 15.0
+log = logging.getLogger("plfl")
+
+
+def serve(path: Path, port: int, secret: Path) -> None:
+    """Run the rounds over a SuperLink on this machine."""
+    settings = read_server(path)
+    run = settings.run
+    config = run.config()
+    prepare("cpu", 1, deterministic=config.deterministic)
+    named = name_run(settings)
+    agreement = make_agreement(
+        named.run, config, run.minutes, run.covariates, run.statics, named.init
+    )
+    rounds = settings.rounds
+    terms = Terms(
+        deadline=rounds.deadline_seconds,
+        slack=rounds.slack,
+        quorum=rounds.quorum,
+        retries=rounds.retries,
+        gathering=_GATHERING,
+        parting=_PARTING,
+    )
+    members = Members(settings)
+    link = Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes())
+    wire = FlowerWire(link, members.keys, members.cut)
+    with hold(settings.folder, ".rounds.lock", _LEAVING), signals_noted() as stop:
+        coordinator = Coordinator(
+            agreement,
+            members.ids,
+            wire,
+            settings.folder,
+            terms,
+            observer=lambda each: write_status(settings.folder, each),
+            is_stopped=stop.is_set,
+            init=first_params(settings),
+        )
+        log.info("waiting for %d clients", len(coordinator.clients.ids))
+        try:
+            wire.open(_START)
+            largest = largest_answer(coordinator.door.shared)
+            write_json(settings.folder / ENROLLED, {"largest": largest})
+            coordinator.go()
+        finally:
+            wire.close()
+            coordinator.under_way = None
+            write_status(settings.folder, coordinator)
+    log.info("all %d rounds are done", coordinator.rounds)
+    if absent := [client for client in members.ids() if client not in coordinator.done]:
+        not_there = "%s did not get the last model; start the server again when they are there"
+        log.warning(not_there, ", ".join(absent[:10]))
+
+
+def name_run(settings: ServerSettings) -> RunName:
+    """The run in this folder; a new one may begin with an earlier one's parameters."""
+    if found := read_run(settings.folder):
+        return found
+    earlier = read_run(Path(settings.init)) if settings.init else None
+    if settings.init and earlier is None:
+        raise BadInput(
+            f"init = {settings.init!r} in server.toml holds no run",
+            "name the folder of an earlier one",
+        )
+    return begin_run(settings.folder, settings.name, earlier.run if earlier else "")
+
+
+def first_params(settings: ServerSettings) -> Params | None:
+    """The parameters that a run begins with whose first checkpoint is still to be written, if not
+    with the seed's.
+    """
+    if not settings.init or any(settings.folder.glob("state*/manifest.json")):
+        return None
+    params, rounds = load_shared(Path(settings.init))
+    log.info("a new run, with the parameters of %s after round %d", settings.init, rounds)
+    return params
+
+
+def write_status(folder: Path, coordinator: Coordinator) -> None:
+    """Say where the server stands; that this cannot be written is no reason to stop."""
+    path = folder / STATUS
+    try:
+        write_json(path, describe(coordinator))
+    except OSError as error:
+        log.warning(
+            "cannot write %s (%s); it is written again with the next round", path, error.strerror
+        )
+
+
+def describe(coordinator: Coordinator) -> dict[str, Any]:
+    """Where a server stands, from what left the clients and nothing else."""
+    clients = coordinator.clients
+    return {
+        "run": coordinator.agreement.run,
+        "rounds": coordinator.rounds,
+        "round": len(coordinator.history),
+        "under_way": coordinator.under_way,
+        "clients": [
+            {
+                "id": client,
+                "is_ready": client in clients.windows,
+                "is_done": client in coordinator.done,
+                "refused": clients.refused.get(client),
+                "problem": clients.problems.get(client),
+                "rest": vars(coordinator.rests[client]) if client in coordinator.rests else None,
+                "num_windows": clients.windows.get(client),
+            }
+            for client in coordinator.roster()
+        ],
+        "bytes_each_way": coordinator.plan.bytes_each_way,
+        "history": [
+            {key: value for key, value in row.items() if key not in ("roster", "times")}
+            for row in coordinator.history
+        ],
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+if __name__ == "__main__":
+    given, at, secret_file = sys.argv[1:]
+    run_as_child(lambda: serve(Path(given), int(at), Path(secret_file)))

@@ -1,0 +1,180 @@
+"""What a client does in a run that it has agreed to: on its own data, from what it has kept.
+
+The training is the simulation's own `client_update`. What is wrong with the data is said in the
+client's own log, and to the server by the code of the rule alone.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plfl.config import Config
+from plfl.data.rules import Finding
+from plfl.data.sources import Loaded
+from plfl.deploy.protocol import keepsake
+from plfl.deploy.protocol.agreement import Agreement, check_data, own_plan, shared_shapes
+from plfl.deploy.protocol.keepsake import Asked, Keepsake
+from plfl.errors import BadInput
+from plfl.federate.client import ClientState, LocalTraining, client_update
+from plfl.federate.guard import Guard
+from plfl.federate.params import batches_key, client_keys, personal_key
+from plfl.federate.plan import Plan
+from plfl.forecast.models import Params
+from plfl.forecast.views import ClientData
+from plfl.forecast.windows import Task, find_refusals, make_task
+from plfl.storage import safe_name
+
+log = logging.getLogger("plfl")
+
+
+class Refused(Exception):
+    """A request that this client does not follow, and why."""
+
+
+@dataclass
+class Commitment:
+    """An agreement, and the client that keeps it."""
+
+    agreement: Agreement
+    # The agreed settings, and this machine's own.
+    config: Config
+    client: str
+    folder: Path
+    # Reads and checks the meter's data.
+    load: Callable[[Config], Loaded]
+    # What is done to an update before it leaves.
+    guard: Guard
+    _plans: dict[tuple[int, int], Plan] = field(default_factory=dict)
+
+    @cached_property
+    def task(self) -> Task:
+        """The meter's own data, windowed."""
+        loaded = self._load()
+        panel = loaded.panel
+        if panel is None or self.client not in panel.ids:
+            codes = _codes(loaded.findings)
+            raise Refused(f"this client's data has no usable readings of {self.client!r}{codes}")
+        own = panel.take([panel.ids.index(self.client)])
+        check_data(self.agreement, own)
+        if findings := find_refusals(own, self.config):
+            log.warning("%s", findings[0])
+            raise Refused(f"this client's data cannot be used for that{_codes(findings)}")
+        return make_task(own, self.config, loaded.findings)
+
+    def _load(self) -> Loaded:
+        # The meter's data; what is wrong with it is said here, and not to the server.
+        try:
+            loaded = self.load(self.config)
+        except BadInput as error:
+            log.warning("%s", error)
+            raise Refused("this client's data cannot be read; its own log says why") from None
+        for finding in loaded.findings:
+            if finding.rule.level == "refused":
+                log.warning("%s", finding)
+        return loaded
+
+    @property
+    def num_windows(self) -> int:
+        """To train on."""
+        return int(self.task.num_windows[0])
+
+    def plan(self, local_steps: int | None = None, batch: int | None = None) -> Plan:
+        """How this client trains, with the number of steps and windows that the server asks for."""
+        numbers = (local_steps or self.config.local_steps, batch or self.config.batch)
+        if numbers not in self._plans:
+            self._plans[numbers] = own_plan(self.config, self.task, *numbers, self.guard)
+        return self._plans[numbers]
+
+    @property
+    def kept_folder(self) -> Path:
+        """Where the rounds of this run are kept; those of another run stay where they are."""
+        return self._folder_of(self.agreement.run)
+
+    def _folder_of(self, run: str) -> Path:
+        return self.folder / "runs" / safe_name(run)
+
+    @property
+    def draws(self) -> jax.Array:
+        """The key of this client's batches in this run, from a secret of its own.
+
+        A server that knew which windows were drawn could compute them back from the updates of many
+        rounds; and from two runs with the same draws, it could take the noise away.
+        """
+        secret = keepsake.read_draws_secret(self.folder)
+        own = f"{self.client} {self.agreement.run} {secret}"
+        return client_keys(self.config.seed, [own])[0]
+
+    def newcomer(self) -> ClientState:
+        """This client's state before its first round."""
+        key = personal_key(client_keys(self.config.seed, [self.client])[0])
+        fresh = jax.tree.map(np.asarray, jax.jit(self.plan().training.init_client)(key))
+        if not self.agreement.init:
+            return fresh
+        earlier = self._folder_of(self.agreement.init)
+        return fresh._replace(personal=keepsake.recall_personal(earlier, fresh.personal))
+
+    def last_round(self) -> Keepsake | None:
+        """The last round of this run that this client trained, if there is one."""
+        template = jax.eval_shape(self.plan().training.init_client, jax.random.key(0))
+        shared = {name: np.empty(*kind) for name, kind in shared_shapes(self.plan()).items()}
+        kept = keepsake.recall(self.kept_folder, template, shared)  # type: ignore[arg-type]
+        return kept if kept is not None and kept.asked.run == self.agreement.run else None
+
+    def last_state(self) -> ClientState:
+        """This client's state after its last round; a newcomer's before the first one."""
+        kept = self.last_round()
+        return self.newcomer() if kept is None else kept.after
+
+    def train(self, asked: Asked, sent: Params, kept: Keepsake | None) -> Keepsake:
+        """Train a round from what was kept of the last one, and keep it."""
+        plan = self.plan(asked.local_steps, asked.batch)
+        before = self.newcomer() if kept is None else _begin(kept, asked.round)
+        key = batches_key(self.draws, asked.round)
+        data = self.task.client(0)
+        found = _update(plan.training, sent, before, data, key, jnp.int32(asked.round))
+        after, change, loss = jax.tree.map(np.asarray, found)
+        trained = Keepsake(asked, before, after, change, sent, float(loss))
+        keepsake.keep(self.kept_folder, trained)
+        return trained
+
+
+def _begin(kept: Keepsake, round_index: int) -> ClientState:
+    # The state at which a round begins: after the last one, or before it where the server repeats
+    # it.
+    if kept.asked.round == round_index:
+        log.info("round %d is asked for with other parameters: trained anew", round_index)
+        return kept.before
+    if kept.asked.round > round_index:
+        went_back = "the server went back from round %d to %d; personal layers go on"
+        log.warning(went_back, kept.asked.round, round_index)
+    return kept.after
+
+
+@partial(jax.jit, static_argnums=0)
+def _update(
+    training: LocalTraining,
+    sent: Params,
+    before: ClientState,
+    data: ClientData,
+    key: jax.Array,
+    round_index: jax.Array,
+) -> tuple[ClientState, Params, jax.Array]:
+    # `client_update` as one program, the same for every round.
+    return client_update(training, sent, before, data, key, pace=training.pace(round_index))
+
+
+def forget_programs() -> None:
+    """Free the programs of earlier runs: they would pile up in a process that runs for years."""
+    _update.clear_cache()  # type: ignore[attr-defined]
+
+
+def _codes(findings: Sequence[Finding]) -> str:
+    # By code and title alone: details are this client's own business.
+    rules = [finding.rule for finding in findings if finding.rule.level == "refused"]
+    return f" ({rules[0].code} {rules[0].title}); its own log says more" if rules else ""

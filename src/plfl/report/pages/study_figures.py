@@ -1,0 +1,218 @@
+"""The figures of a study's page: loads, traffic, heat maps, learning curves; each with its table.
+
+The first three are the paper's. Numbers are means over seeds unless their table says otherwise.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from plfl.report.charts.heatmap import Heat, Shades, heat_map, lowest_of, split_name
+from plfl.report.charts.lines import line_chart
+from plfl.report.charts.rows import Mark, Row, amount_chart, log_rows
+from plfl.report.charts.scale import round_ticks, thin
+from plfl.report.grid import Point, Source, StoredStudy, name_level, name_value
+from plfl.report.tables import MAX_ROWS, Cell, Line, behind, left, mean_cell, table
+from plfl.report.words import DASH, amount, number, ratio
+
+Figure = dict[str, Any]  # Title, caption, chart and table
+SIGNS = "■●◆▼○"
+AXES = {"client": "client optimizer", "server": "server optimizer", "personal": "personalization"}
+_MAX_LOAD_ROWS = 240
+_MEBIBIT = 2**20 / 8  # bytes
+_LOADS = (("load_mean", "l1", "●", "mean"), ("load_sd", "l2", "◇", "standard deviation"))
+
+
+def draw_loads(source: Source, num_sources: int) -> Figure:
+    """Mean and standard deviation of each client's load, largest first."""
+    stored = list(enumerate(source.stored["clients"]))
+    stored.sort(key=lambda item: -(item[1]["load_mean"] or 0))
+    means = [client["load_mean"] for _, client in stored if client["load_mean"]]
+    label = f"Mean and standard deviation of the load of {len(stored)} clients of {source.label}"
+    label += f", means from {number(min(means))} to {number(max(means))} kWh" if means else ""
+    cells = [
+        [
+            client["id"],
+            left(client["zone"] or DASH),
+            *(
+                Cell(number(client[field]), f"sources[{source.index}].clients[{k}].{field}")
+                for field, *_ in _LOADS
+            ),
+        ]
+        for k, client in stored
+    ]
+    rows = thin([_load_row(client) for _, client in stored], _MAX_LOAD_ROWS)
+    head = ["client", "time zone", "mean", "standard deviation"]
+    most = MAX_ROWS // num_sources
+    return {
+        "title": source.label,
+        "caption": (
+            f"kWh per {source.stored['interval_minutes']:g} minutes, logarithmic; largest first"
+        ),
+        "chart": log_rows(rows, label=f"{label}."),
+        "table": behind(table(head, cells, label=f"of the loads of {source.label}", most=most)),
+    }
+
+
+def _load_row(client: dict[str, Any]) -> Row:
+    marks = [
+        Mark(client[field], kind, sign, f"{client['id']}: {words} {number(client[field])}")
+        for field, kind, sign, words in _LOADS
+        if client[field] is not None
+    ]
+    return Row(client["id"], marks)
+
+
+def draw_traffic(study: StoredStudy) -> Figure:
+    """Bytes per client and round, both directions, by level; per round for all clients of a source
+    in the table.
+    """
+    found: dict[tuple[str, int], int] = {}
+    for k, run in enumerate(study.runs):
+        level = name_level(run["point"]["personal"])[1] if study.has_levels else ""
+        found.setdefault((level, run["bytes_per_client_round"]), k)
+    rows = [(_name_runs(study, k, len(found)), size, k) for (_, size), k in found.items()]
+    cells: list[Line] = [
+        [
+            name,
+            Cell(f"{study.runs[k]['num_shared_params']:,}", f"runs[{k}].num_shared_params"),
+            Cell(f"{size:,}", f"runs[{k}].bytes_per_client_round"),
+            f"{size / _MEBIBIT:.2f}",
+            *(amount(size * len(source.stored["clients"])) for source in study.sources),
+        ]
+        for name, size, k in rows
+    ]
+    head = ["level", "shared parameters", "bytes per client and round", "Mibit (the paper’s unit)"]
+    head += [f"{source.label}: all clients, per round" for source in study.sources]
+    said = "; ".join(f"{name} {amount(size)}" for name, size, _ in rows)
+    return {
+        "title": "",
+        "caption": "",
+        "chart": amount_chart(
+            [(name, float(size), amount(size)) for name, size, _ in rows],
+            label=f"Traffic per client and round: {said}.",
+        ),
+        "table": behind(table(head, cells, label="of the traffic")),
+    }
+
+
+def _name_runs(study: StoredStudy, k: int, num_sizes: int) -> str:
+    """What the runs have in common that send as much as the k-th one."""
+    if study.has_levels:
+        return name_level(study.runs[k]["point"]["personal"])[1]
+    return "all runs" if num_sizes == 1 else study.name_point(study.runs[k]["point"])
+
+
+def say_axes(study: StoredStudy) -> str:
+    """What the rows and columns of a heat map are."""
+    places = zip(("rows", "columns"), study.axes, strict=False)
+    return "; ".join(f"{place}: {AXES.get(axis, axis)}" for place, axis in places)
+
+
+def draw_maps(study: StoredStudy, source: Source) -> dict[str, Any]:
+    """The heat maps of a source: rows and columns are the first two axes, a map for each value of
+    the others.
+    """
+    shades = Shades.over([point.cell("mase_mean").value for point in source.points])
+    columns = _values_on(study, 1, source.points)
+    return {
+        "label": source.label,
+        "num_lines": max(len(split_name(name)) for name in columns),
+        "maps": [
+            _draw_map(study, source, fixed, points, shades)
+            for fixed, points in study.panels(source)
+        ],
+    }
+
+
+def _draw_map(
+    study: StoredStudy, source: Source, fixed: dict[str, Any], points: list[Point], shades: Shades
+) -> dict[str, Any]:
+    rows = _values_on(study, 0, points)
+    columns = _values_on(study, 1, points)
+    by_place = {(_value_on(study, 0, point), _value_on(study, 1, point)): point for point in points}
+    cells = [[_heat(study, source, by_place.get((row, col))) for col in columns] for row in rows]
+    title = ", ".join(name_value(axis, value) for axis, value in fixed.items())
+    where = ", ".join(filter(None, (source.label, title)))
+    axes = [AXES.get(axis, axis) for axis in study.axes[:2]]
+    lowest = lowest_of(cells)
+    said = f"lowest: {lowest.title}" if lowest else "undefined everywhere"
+    label = f"Test MASE on {where}, by {' and '.join(axes)}; {said}."
+    body = [
+        [row, *(heat.cell if heat else "" for heat in line)]
+        for row, line in zip(rows, cells, strict=True)
+    ]
+    return {
+        "title": title,
+        "num_columns": len(columns),
+        "chart": heat_map(rows, columns, cells, shades, label=label),
+        "table": behind(table([axes[0], *columns], body, label=f"of {title}")),
+    }
+
+
+def _values_on(study: StoredStudy, k: int, points: Sequence[Point]) -> list[str]:
+    """What the points have on the k-th axis, in the order of the grid."""
+    order = [
+        plain_value(axis, value) for axis in study.axes[k : k + 1] for value in study.grid[axis]
+    ]
+    found = dict.fromkeys(_value_on(study, k, point) for point in points)
+    return sorted(found, key=lambda text: order.index(text) if text in order else len(order))
+
+
+def _value_on(study: StoredStudy, k: int, point: Point) -> str:
+    if k >= len(study.axes):
+        return "MASE"
+    axis = study.axes[k]
+    return plain_value(axis, point.values[axis]) if axis in point.values else f"no {axis}"
+
+
+def plain_value(axis: str, value: Any) -> str:
+    """A value of the grid where its axis is named beside it."""
+    return name_value(axis, value).removeprefix(f"{axis} ")
+
+
+def _heat(study: StoredStudy, source: Source, point: Point | None) -> Heat | None:
+    if point is None:
+        return None
+    cell = point.cell("mase_mean", _short_ratio)
+    why = cell.note or (f"{len(point.runs)} seeds" if len(point.runs) > 1 else "")
+    title = f"{study.name_point(point.values)}: {cell.text}" + (f" ({why})" if why else "")
+    return Heat(cell, title, point in source.chosen)
+
+
+def _short_ratio(value: float | None) -> str:
+    """A ratio that fits a narrow cell."""
+    return f"{value:.3g}" if value is not None and value >= 100 else ratio(value)
+
+
+def draw_curves(source: Source) -> Figure:
+    """Validation MASE by round, mean over seeds, of each contender."""
+    found = [_curve(one.point) for one in source.contenders]
+    rounds = sorted({x for curve in found for x in curve})
+    rows: list[Line] = [[f"{x:g}", *(curve.get(x, DASH) for curve in found)] for x in rounds]
+    heads = [f"{one.short} ({one.detail})" for one in source.contenders]
+    curves = {}
+    ends = []
+    for one, curve in zip(source.contenders, found, strict=True):
+        curves[f"curve l{one.style}"] = [(x, cell.value) for x, cell in curve.items()]
+        ends += [f"{one.short} {cell.text} in round {x:g}" for x, cell in list(curve.items())[-1:]]
+    return {
+        "title": source.label,
+        "caption": "; ".join(f"{one.short}: {one.detail}" for one in source.contenders),
+        "chart": line_chart(
+            curves,
+            round_ticks(rounds[-1] if rounds else 1, first=0),
+            label=f"Validation MASE by round on {source.label}: {', '.join(ends)}.",
+            reference=1,
+        ),
+        "table": behind(table(["round", *heads], rows, label=f"of the curves of {source.label}")),
+    }
+
+
+def _curve(point: Point) -> dict[float, Cell]:
+    """By round the mean over seeds, undefined where a seed has no value."""
+    by_round: dict[float, dict[str, float | None]] = {}
+    for path, run in zip(point.paths("curve"), point.stored, strict=True):
+        for i, row in enumerate(run["curve"]):
+            own = by_round.setdefault(row["round"], {})
+            own[f"{path}[{i}].validation_mase"] = row["validation_mase"]
+    return {x: mean_cell(list(own.values()), list(own)) for x, own in sorted(by_round.items())}
