@@ -35,7 +35,7 @@ from plfl.deploy.programs import provision
 from plfl.deploy.programs.demo import compare
 from plfl.deploy.programs.workplace import free_port
 from plfl.federate import checkpoint
-from plfl.federate.federation import complete
+from plfl.federate.plan import complete
 from plfl.storage import read_arrays
 
 SOURCE, NUM_CLIENTS = "generated:3?days=40", 3

@@ -53,7 +53,8 @@ from plfl.deploy.protocol.messages import PLAN, READY, TRAIN, Message
 from plfl.deploy.protocol.node import Node
 from plfl.deploy.protocol.policy import agreed_settings
 from plfl.errors import BadInput
-from plfl.federate.federation import Federation, complete
+from plfl.federate.engines import make_engine
+from plfl.federate.plan import complete, make_plan
 from plfl.forecast.calibrate import read_targets
 from plfl.forecast.model_file import deploy, pack_model
 from plfl.forecast.past_days import inputs as past_days
@@ -65,7 +66,7 @@ from plfl.frames import forecaster
 from plfl.frames.readings import Record
 from plfl.recipes import make_recipe
 from plfl.runs import adapt as adapting
-from plfl.runs.tuning import Tuner, _Judge, fine_tune, full_params
+from plfl.runs.tuning import Tuner, _Judge, fine_tune
 from plfl.storage import digest, read_arrays
 
 HOURS, METERS = 960, 3
@@ -561,11 +562,12 @@ class Bench:
 
     def _tuned(self, meters: Mapping[str, Meter]) -> dict[str, np.ndarray]:
         shared = adapting._read_run(self.run).params
-        federation = Federation(self.config, self.joining(meters), None, jax.devices("cpu")[:1])
-        tuner = Tuner(federation)
-        begun = full_params(federation, federation.start_from(shared))
+        plan = make_plan(self.config, self.joining(meters))
+        engine = make_engine(plan, jax.devices("cpu")[:1])
+        tuner = Tuner(engine)
+        begun = engine.full_params(engine.start_from(shared))
         state = fine_tune(tuner.alone, begun, self.config.tune_rounds)
-        return dict(tuner.alone.engine.fetch(state).clients.personal)
+        return dict(tuner.alone.fetch(state).clients.personal)
 
     def whole_validate(self, rng: np.random.Generator, kind: str) -> str | None:
         """Cross-validation with models that were trained for it."""

@@ -33,7 +33,7 @@ from plfl.deploy.protocol.coordinator import Coordinator
 from plfl.deploy.protocol.messages import TRAIN, UPDATE, Message
 from plfl.deploy.protocol.node import Node
 from plfl.deploy.protocol.policy import agreed_settings
-from plfl.federate.federation import complete
+from plfl.federate.plan import complete
 from plfl.federate.processes.devices import prepare
 from plfl.forecast.metrics import mase, mean_defined
 from plfl.forecast.models import Params

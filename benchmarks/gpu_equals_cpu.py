@@ -9,7 +9,8 @@ import numpy as np
 
 from plfl.config import Config
 from plfl.data.generated import generate
-from plfl.federate.federation import Federation, complete
+from plfl.federate.federation import Federation
+from plfl.federate.plan import complete
 from plfl.federate.processes.devices import prepare
 from plfl.forecast.windows import make_task
 

@@ -14,7 +14,7 @@ import numpy as np
 import plfl
 from plfl.data.panel import Panel
 from plfl.data.sources import load_sources
-from plfl.federate.federation import complete
+from plfl.federate.plan import complete
 from plfl.federate.processes.devices import prepare
 from plfl.forecast.windows import make_task
 from plfl.recipes import forecast

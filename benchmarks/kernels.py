@@ -25,9 +25,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plfl.bench.work import count_flop
+from plfl.bench.measure import count_flop
 from plfl.data.generated import generate
-from plfl.federate.federation import complete, make_plan
+from plfl.federate.plan import complete, make_plan
 from plfl.federate.processes.devices import prepare
 from plfl.forecast.layers.dense import dense
 from plfl.forecast.layers.lstm import lstm
@@ -148,7 +148,7 @@ def measure_forecaster(repeats: int) -> dict[str, float]:
     params = training.model.init(jax.random.key(0))
 
     def cut(total: Any, windows: Any) -> Any:
-        found = jax.lax.optimization_barrier(training.cut(data, windows))  # all of it is made
+        found = jax.lax.optimization_barrier(training.view.cut(data, windows))  # all of it is made
         return total + sum(array.ravel()[0].astype(jnp.float32) for array in jax.tree.leaves(found))
 
     def step(carry: Any, windows: Any) -> Any:

@@ -20,7 +20,8 @@ from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
 from plfl.data.scratch import Scratch, blocks, forget
-from plfl.federate.federation import complete, make_engine, make_plan
+from plfl.federate.engines import make_engine
+from plfl.federate.plan import complete, make_plan
 from plfl.federate.processes.devices import prepare
 from plfl.forecast.windows import Task, make_task
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from plfl.data.scratch import Scratch
-from plfl.federate.engines.stack import Member, Stack, StackState
-from plfl.federate.engines.stream import Stream
-from plfl.federate.federation import Federation, optimizer_settings
+from plfl.federate.engines.stack import Stack, StackState
+from plfl.federate.engines.streamed import Streamed
+from plfl.federate.federation import Federation
 from small import DEVICES
 
 
@@ -20,38 +20,12 @@ def stream_of(
     """The same federation with its clients in chunks; without any room in memory, rows are in
     files.
     """
-    plan = federation.plan
-    federation.engine = Stream(
-        plan.task,
-        plan.training,
-        plan.server,
-        DEVICES,
-        seed=plan.config.seed,
-        num_asked=plan.num_asked,
-        limits=plan.limits,
-        is_weighted=plan.is_weighted,
-        chunk=chunk,
-        scratch=scratch or Scratch(in_memory=0),
-    )
+    federation.engine = Streamed(federation.plan, DEVICES, chunk, scratch or Scratch(in_memory=0))
     return federation
 
 
 def make_stack(federations: Sequence[Federation]) -> Stack:
-    members = []
-    for federation in federations:
-        client, server = optimizer_settings(federation.config)
-        config, task, aggregate = (
-            federation.config,
-            federation.task,
-            federation.plan.server.aggregate,
-        )
-        members.append(
-            Member(
-                task, config.seed, federation.num_asked, client, config.server, server, aggregate
-            )
-        )
-    plan = federations[0].plan
-    return Stack(members, plan.training, DEVICES, client=plan.config.client, limits=plan.limits)
+    return Stack([federation.plan for federation in federations], DEVICES)
 
 
 def train_stack(stack: Stack, rounds: int) -> tuple[StackState, Any]:
@@ -67,9 +41,9 @@ def member_states(stack: Stack, state: StackState) -> list[tuple[Any, Any]]:
     found, at = {}, 0
     for block, server in zip(stack.blocks, state.servers, strict=True):
         personal = block.split(state.clients.personal)
-        for k in range(block.num_members):
+        for k in range(len(block.plans)):
             pick = lambda tree, k=k: {name: np.asarray(a)[k] for name, a in tree.items()}  # noqa: E731
             common = {name: stack.name_shared(pick(value)) for name, value in server.common.items()}
             found[stack.order[at + k]] = (common, pick(personal))
-        at += block.num_members
+        at += len(block.plans)
     return [found[k] for k in range(len(found))]

@@ -18,8 +18,8 @@ from plfl.deploy.protocol.keepsake import write_draws_secret
 from plfl.deploy.protocol.messages import Failure, Message
 from plfl.deploy.protocol.node import Finish, Node
 from plfl.federate.client import LocalTraining
-from plfl.federate.federation import Plan
 from plfl.federate.guard import Guard
+from plfl.federate.plan import Plan
 from plfl.forecast.windows import Task
 
 _trainings: dict[object, LocalTraining] = {}

@@ -13,9 +13,9 @@ from plfl.deploy.files.settings import Policy
 from plfl.deploy.protocol.agreement import Agreement, make_agreement
 from plfl.deploy.protocol.policy import agreed_settings
 from plfl.federate.engines.loop import Deliver, Loop
-from plfl.federate.federation import Federation, complete
-from plfl.federate.params import client_keys
-from plfl.federate.round import FederationState, choose_cohort, run_round
+from plfl.federate.federation import Federation
+from plfl.federate.plan import complete
+from plfl.federate.round import FederationState
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, make_task, pad_origins
 from plfl.recipes import forecast
@@ -91,29 +91,18 @@ def client_data(task: Task) -> list[ClientData]:
 
 def make_loop(federation: Federation, deliver: Deliver = lambda replies: replies) -> Loop:
     """The reference carrier for a federation."""
-    engine = federation.engine
-    keys = client_keys(federation.config.seed, federation.task.panel.ids)
-    data = client_data(federation.task)
-    return Loop(engine.training, engine.server, federation.task.panel.ids, data, keys, deliver)
+    loop = Loop(federation.plan, deliver)
+    loop.server = loop.server._replace(update=jax.jit(loop.server.update))
+    return loop
 
 
 def run_loop(
     federation: Federation, loop: Loop, verdicts: list[jax.Array] | None = None
 ) -> FederationState:
     """All rounds by the reference carrier; the gate's verdicts are appended to the list."""
-    engine, state = federation.engine, federation.engine.fetch(federation.engine.init())
-    server = engine.server._replace(update=jax.jit(engine.server.update))
-    for at in range(1, federation.config.rounds + 1):
-        cohort = choose_cohort(loop.client_keys, at, federation.num_asked)
-        result = run_round(
-            state,
-            cohort,
-            jnp.int32(at),
-            train=loop,
-            server=server,
-            limits=engine.limits,
-            is_weighted=engine.is_weighted,
-        )
+    state = federation.engine.fetch(federation.engine.init())
+    for at in range(1, federation.plan.config.rounds + 1):
+        result, _ = loop.run_round(state, jnp.int32(at))
         state = result.state
         if verdicts is not None:
             verdicts.append(result.verdicts)
@@ -123,6 +112,6 @@ def run_loop(
 def run_engine(federation: Federation) -> FederationState:
     """All rounds by the vectorised engine."""
     engine, state = federation.engine, federation.engine.init()
-    for at in range(1, federation.config.rounds + 1):
+    for at in range(1, federation.plan.config.rounds + 1):
         state = engine.run_round(state, at)[0].state
     return engine.fetch(state)

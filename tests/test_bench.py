@@ -1,26 +1,39 @@
 """`plfl bench`: all systems do the same work, and what cannot be measured is said."""
 
 import ast
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
 
-from plfl.bench import environments, run
-from plfl.bench.environments import find_python, requirements
+from plfl.bench import run
+from plfl.bench.measure import count_flop, make_work
 from plfl.bench.options import PEERS, SYSTEMS, Options, days_for, make_options
-from plfl.bench.run import Bench, check_losses, pinned_to, run_bench, usable_cores
-from plfl.bench.work import count_flop, make_work, save_work
+from plfl.bench.run import Bench, pinned_to, run_bench
 from plfl.cli.bench import print_bench
 from plfl.errors import BadInput, RunFailed
-from plfl.federate.federation import Federation
+from plfl.federate.processes.devices import core_numbers
 from plfl.report.page import write_report
 
-SCRIPTS = Path(run.__file__).parent / "peers"
+SCRIPTS = run.PEERS.parent
+PEER_PROGRAMS = ("given", "torch_loop", "torch_stacked", "flower", "flower_client")
+
+
+def load(name: str):
+    """A module of benchmarks/peers that our own interpreter runs."""
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+asking = load("asking")
 OURS = {
     "rates": [900.0, 1000.0],
     "warmup_seconds": 1.5,
@@ -42,23 +55,23 @@ PEER = {key: OURS[key] for key in ("warmup_seconds", "how", "check_losses", "ver
 
 @pytest.fixture
 def no_processes(monkeypatch):
-    """Answers without measuring: ours 1,000, PyTorch 50 client-steps/s, Flower cannot be installed."""
+    """Answers without measuring: ours 1,000, PyTorch 50 client-steps/s, Flower cannot be had."""
 
-    def ask(self, module, request, cores):
+    def ask(self, what, request):
         return (
             {"jax": 9_208_800 * 2000.0, "numpy": 1.0}
-            if module == "limit"
+            if what == "limit"
             else OURS | {"days": request["clients"]}
         )
 
-    def find(peer, tell):
+    def ask_peer(name, peer, folder, cores, losses, tell):
         if peer == "flower":
             raise RunFailed("cannot install flwr: no network")
-        return Path(sys.executable)
+        return PEER
 
+    peers = SimpleNamespace(ask=ask_peer, write_work=lambda folder, request: [0.8, 0.7])
     monkeypatch.setattr(Bench, "_ask", ask)
-    monkeypatch.setattr(run, "find_python", find)
-    monkeypatch.setattr(run, "_call", lambda command, environment, cores: PEER)
+    monkeypatch.setattr(run, "load_peers", lambda: peers)
 
 
 def test_flop_of_a_client_step_are_those_counted_by_hand():
@@ -68,9 +81,10 @@ def test_flop_of_a_client_step_are_those_counted_by_hand():
 
 
 def test_peers_are_standalone_programs():
-    own = {path.stem for path in SCRIPTS.glob("*.py")}
+    own = set(PEER_PROGRAMS)
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == own | {"asking", "work"}
     assert {name for name, system in SYSTEMS.items() if system.peer} <= own
-    for path in SCRIPTS.glob("*.py"):
+    for path in (SCRIPTS / f"{name}.py" for name in PEER_PROGRAMS):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -82,32 +96,32 @@ def test_peers_are_standalone_programs():
 
 
 def test_what_a_peer_needs_is_what_the_extra_bench_asks_for():
-    assert [text[:5] for text in requirements("torch")] == ["numpy", "torch"]
-    assert [text[:5] for text in requirements("flower")] == ["flwr[", "numpy", "torch"]
+    assert [text[:5] for text in asking.requirements("torch")] == ["numpy", "torch"]
+    assert [text[:5] for text in asking.requirements("flower")] == ["flwr[", "numpy", "torch"]
 
 
 @pytest.mark.e2e
 def test_a_peer_that_cannot_be_installed_says_why(tmp_path, monkeypatch):
     monkeypatch.setenv("PLFL_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(
-        environments, "requirements", lambda peer: [f"no-such-package @ file://{tmp_path}/none.whl"]
+        asking, "requirements", lambda peer: [f"no-such-package @ file://{tmp_path}/none.whl"]
     )
-    monkeypatch.setitem(environments.PACKAGES, "torch", ("no_such_package",))
+    monkeypatch.setitem(asking.PACKAGES, "torch", ("no_such_package",))
     with pytest.raises(RunFailed, match=r"cannot install no-such-package.*: ERROR"):
-        find_python("torch")
+        asking.find_python("torch")
     assert not [path for path in (tmp_path / "plfl" / "bench").iterdir() if path.is_dir()]
 
 
 def test_a_peer_in_this_interpreter_is_used_where_it_is(monkeypatch):
-    monkeypatch.setitem(environments.PACKAGES, "torch", ("json",))
-    assert find_python("torch") == Path(sys.executable)
+    monkeypatch.setitem(asking.PACKAGES, "torch", ("json",))
+    assert asking.find_python("torch") == Path(sys.executable)
 
 
 def test_a_peer_that_does_other_work_is_refused():
-    check_losses([0.5, 0.40009], [0.5, 0.4])
+    asking.check_losses([0.5, 0.40009], [0.5, 0.4])
     for other in ([0.5, 0.4002], [0.5], [0.5, float("nan")]):
         with pytest.raises(RunFailed, match=r"it does other work: its losses are 0\.5"):
-            check_losses(other, [0.5, 0.4])
+            asking.check_losses(other, [0.5, 0.4])
 
 
 def test_what_is_not_measured_says_why_and_the_rest_goes_on(no_processes, tmp_path, capsys):
@@ -139,7 +153,6 @@ def test_progress_ends_when_all_is_measured(no_processes, tmp_path):
 def test_the_page_shows_every_system_and_needs_no_network(no_processes, tmp_path):
     run_bench(Options(clients=(12, 120)), tmp_path / "bench")
     page = (tmp_path / "bench" / "report.html").read_text()
-    assert write_report(tmp_path / "bench").read_text() == page
     for words in (
         "PyTorch loop",
         "20.0 x",
@@ -150,6 +163,7 @@ def test_the_page_shows_every_system_and_needs_no_network(no_processes, tmp_path
         assert words in page
     assert "With 120 clients each has 120 days of data" in page
     assert "http" not in page.replace("http-equiv", "")
+    assert write_report(tmp_path / "bench").read_text() == page
 
 
 def test_a_busy_machine_is_named(no_processes, tmp_path, monkeypatch, capsys):
@@ -163,7 +177,8 @@ def test_a_busy_machine_is_named(no_processes, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("sweep", "num_points"), [("clients", 4), ("cores", 2)])
 def test_a_sweep_measures_ours_alone(sweep, num_points, no_processes, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "usable_cores", lambda: {0, 1})
+    monkeypatch.setattr(run, "usable_cores", lambda: 2)
+    monkeypatch.setattr(run, "core_numbers", lambda: {0, 1})
     result = run_bench(Options(sweep=sweep), tmp_path / "bench")
     assert [len(point["systems"]) for point in result["points"]] == [1] * num_points
     assert f"client-steps/s against {sweep}" in (tmp_path / "bench" / "report.html").read_text()
@@ -172,11 +187,11 @@ def test_a_sweep_measures_ours_alone(sweep, num_points, no_processes, tmp_path, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"clients": "12;120"}, "--clients '12;120' is no list of numbers; write --clients 12,120"),
-        ({"clients": "0"}, "--clients counts from 1"),
+        ({"clients": "12;120"}, "'12;120' is no list of numbers; write clients=12,120"),
+        ({"clients": "0"}, "the numbers of clients count from 1"),
         ({"peers": "pytorch"}, "unknown peer 'pytorch'; known peers: torch, flower"),
         ({"sweep": "rounds"}, "unknown sweep 'rounds'; known sweeps: clients, cores"),
-        ({"device": "tpu"}, "unknown device 'tpu'; write --device auto, cpu or gpu"),
+        ({"device": "tpu"}, "unknown device 'tpu'; known devices: auto, cpu, gpu"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(words, message):
@@ -201,35 +216,38 @@ def test_a_year_of_data_unless_there_are_very_many_clients():
 
 
 def test_processes_run_on_the_cores_they_are_given():
-    before = usable_cores()
+    before = core_numbers()
+    program = "import os; print(len(os.sched_getaffinity(0)))"
+    for num in (1, len(before)):
+        assert run.call([sys.executable, "-c", program], num) == num
     with pinned_to({min(before)}):
-        assert run._call(
-            [sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"], {}, before
-        ) == len(before)
-        assert usable_cores() == {min(before)}
-    assert usable_cores() == before
+        assert core_numbers() == {min(before)}
+    assert core_numbers() == before
 
 
 def test_a_program_that_fails_is_said_in_its_own_words():
     program = "raise SystemExit('this PyTorch cannot use the GPU')"
     with pytest.raises(RunFailed, match="this PyTorch cannot use the GPU"):
-        run._call([sys.executable, "-c", program], dict(os.environ), usable_cores())
+        run.call([sys.executable, "-c", program], 1)
+
+
+def test_without_a_checkout_plfl_is_measured_and_peers_say_what_they_need(
+    no_processes, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run, "load_peers", lambda: None)
+    result = run_bench(Options(), tmp_path / "bench")
+    ours, *peers = result["points"][0]["systems"]
+    assert (ours["client_steps_per_second"], ours["check_losses"]) == (1000.0, [])
+    assert all("peers need a checkout" in peer["reason"] for peer in peers)
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("name", [name for name, system in SYSTEMS.items() if system.peer])
 def test_a_peer_does_the_same_work_as_our_engine(name, tmp_path):
-    peer = SYSTEMS[name].peer
-    python = find_python(peer)
     config, task = make_work(2, local_steps=2)
-    devices = jax.devices()[:2]
-    measurement = {"cores": 1, "rounds": 1, "min_seconds": 0, "max_seconds": 1, "is_fused": True}
-    losses = save_work(tmp_path, Federation(config, task, None, devices), devices, measurement)
-    command = [python, SCRIPTS / f"{name}.py", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, env=run._environment(python, 1))
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout.splitlines()[-1])
-    check_losses(answer["check_losses"], losses)
+    request = {"cores": 1, "rounds": 1, "min_seconds": 0, "max_seconds": 1, "is_fused": True}
+    losses = load("work").save_work(tmp_path, config, task, jax.devices()[:2], request)
+    answer = asking.ask(name, SYSTEMS[name].peer, str(tmp_path), 1, losses, print)
     assert losses[1] < losses[0]
     assert answer["rates"][0] > 0
 

@@ -14,12 +14,13 @@ from plfl.cli.app import app
 from plfl.config import Config
 from plfl.deploy.protocol.finishing import finish
 from plfl.errors import BadInput
-from plfl.federate.federation import complete
+from plfl.federate.plan import complete
 from plfl.forecast import families
 from plfl.forecast.model_file import find_model
 from plfl.forecast.question import forecast_client
 from plfl.runs.adapt import adapt
-from plfl.runs.study.run import load_study, run_study
+from plfl.runs.study.definition import load_study
+from plfl.runs.study.run import run_study
 from small import consenting, uneven_panel
 from toy_family import TOY
 

@@ -44,7 +44,7 @@ def optimizer_rows() -> list[str]:
     """Each optimizer's own settings."""
     from plfl.federate.aggregate import AGGREGATES
     from plfl.federate.client import CLIENT_OPTIMIZERS
-    from plfl.federate.federation import AGGREGATE_SETTINGS, CLIENT_SETTINGS, SERVER_SETTINGS
+    from plfl.federate.plan import AGGREGATE_SETTINGS, CLIENT_SETTINGS, SERVER_SETTINGS
     from plfl.federate.server import SERVER_OPTIMIZERS
 
     rows = []

@@ -19,7 +19,7 @@ from plfl.config import Config, parse_settings
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.protocol.policy import guard_of
 from plfl.federate import federation
-from plfl.federate.federation import Plan
+from plfl.federate.plan import Plan
 from plfl.forecast.models import Model
 from plfl.forecast.windows import Task
 from plfl.recipes import make_recipe

@@ -49,14 +49,15 @@ from plfl.config import Config
 from plfl.data.sources import load_source
 from plfl.federate.aggregate import AGGREGATES
 from plfl.federate.client import client_update
-from plfl.federate.federation import Federation, complete, make_aggregate, optimizer_settings
+from plfl.federate.federation import Federation
 from plfl.federate.gate import REASONS, Door, Reply
 from plfl.federate.params import batches_key, client_keys
+from plfl.federate.plan import complete, make_aggregate, optimizer_settings
 from plfl.federate.round import Answers, FederationState, run_round, stack_replies
 from plfl.federate.server import ServerOptimizer, make_server
 from plfl.forecast.windows import make_task, pad_origins
 from plfl.recipes import RECIPES, make_recipe
-from plfl.runs.train import conclude
+from plfl.runs.finish import conclude
 from plfl.storage import digest
 
 GOALS = {"forecast": 0.03, "paper": 0.05}

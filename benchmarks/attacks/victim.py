@@ -23,8 +23,8 @@ from plfl.deploy.files.settings import Policy
 from plfl.deploy.protocol.agreement import Agreement, make_agreement
 from plfl.deploy.protocol.messages import END, PLAN, TRAIN, Message
 from plfl.deploy.protocol.node import Finish, Node
-from plfl.federate.federation import complete
 from plfl.federate.params import batches_key
+from plfl.federate.plan import complete
 from plfl.storage import digest
 
 Params = dict[str, np.ndarray]

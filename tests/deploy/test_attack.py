@@ -25,8 +25,8 @@ import pytest
 from in_process import make_nodes
 from plfl.data.generated import generate
 from plfl.deploy.protocol.messages import PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
-from plfl.federate.federation import complete
 from plfl.federate.params import batches_key
+from plfl.federate.plan import complete
 from plfl.recipes import paper
 from plfl.storage import digest
 from small import agree_on, consenting

@@ -9,7 +9,6 @@ from federations import UNGUARDED, make_federation, make_nodes
 from in_process import LocalWire
 from plfl.deploy.protocol.finishing import finish, own_state
 from plfl.federate.federation import Federation
-from plfl.runs.tuning import full_params
 from small import DEVICES, analog_config, assert_trees_close, consenting, tiny_config, uneven_panel
 
 
@@ -21,7 +20,7 @@ def test_a_client_ends_with_the_params_it_was_sent_and_its_own(tmp_path, server)
     for client, node in wire.nodes.items():
         federation = Federation(node.agreed.config, node.agreed.task, None, DEVICES[:1])
         sent = coordinator._broadcast(client)
-        ends = full_params(federation, own_state(node, federation, sent))
+        ends = federation.engine.full_params(own_state(node, federation, sent))
         own = node.agreed.last_state().personal
         assert_trees_close({name: np.asarray(ends[name])[0] for name in sent}, sent, 0)
         assert_trees_close({name: np.asarray(ends[name])[0] for name in own}, dict(own), 0)

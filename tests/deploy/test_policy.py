@@ -25,7 +25,7 @@ from plfl.deploy.protocol.policy import (
     fault_of_training,
 )
 from plfl.errors import BadInput
-from plfl.federate.federation import complete, make_plan
+from plfl.federate.plan import complete, make_plan
 from plfl.forecast.windows import make_task
 from plfl.recipes import forecast, paper
 from plfl.storage import digest

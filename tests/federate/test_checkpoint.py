@@ -31,7 +31,7 @@ def state(federation):
 
 
 def save_round(folder, federation, state, round_index):
-    task = federation.task
+    task = federation.plan.task
     history = [{"round": at} for at in range(1, round_index + 1)]
     save(folder, Snapshot(state, task.panel.ids, task.scalers, round_index, history, 2.5, STAMP))
 
@@ -189,7 +189,7 @@ def test_the_server_s_file_holds_no_personal_param_and_a_client_s_file_only_its_
     """Searched for as bytes, for every personal tensor of every client."""
     save_round(tmp_path, federation, state, 1)
     server = (tmp_path / "state" / "server.safetensors").read_bytes()
-    ids = federation.task.panel.ids
+    ids = federation.plan.task.panel.ids
     files = {
         client: (tmp_path / "state" / "clients" / file_name(client)).read_bytes() for client in ids
     }

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plfl.data.generated import generate
-from plfl.federate.federation import count_steps, make_plan
+from plfl.federate.plan import count_steps, make_plan
 from plfl.forecast.windows import make_task
 from small import tiny_config, uneven_panel
 

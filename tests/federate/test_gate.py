@@ -102,7 +102,7 @@ def run_with(change_replies, **values):
     state = run_loop(federation, loop, verdicts=verdicts)
     named = [(bad.round_index, bad.client, bad.reason) for bad in loop.quarantined]
     for at, row in enumerate(verdicts, start=1):
-        ids = federation.task.panel.ids
+        ids = federation.plan.task.panel.ids
         named += [(at, ids[c], REASONS[v]) for c, v in enumerate(row) if v > 1]
     return state, named
 
@@ -268,7 +268,9 @@ def test_personal_parameters_and_scalers_are_never_sent():
         return replies
 
     state = run_loop(federation, make_loop(federation, record))
-    assert {name for reply in sent for name in reply.update} == set(federation.partition.shared)
+    assert {name for reply in sent for name in reply.update} == set(
+        federation.plan.training.partition.shared
+    )
     wire = b"".join(
         np.asarray(value).tobytes() for reply in sent for value in reply.update.values()
     )
@@ -276,7 +278,7 @@ def test_personal_parameters_and_scalers_are_never_sent():
     for row in range(5):
         secrets = [np.asarray(rows[row]) for rows in state.clients.personal.values()]
         secrets += [
-            np.atleast_1d(value) for value in federation.task.scalers[row].as_arrays().values()
+            np.atleast_1d(value) for value in federation.plan.task.scalers[row].as_arrays().values()
         ]
         for secret in secrets:
             assert not any(piece.tobytes() in wire for piece in (secret, secret.ravel()[:2]))

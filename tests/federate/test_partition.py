@@ -1,6 +1,6 @@
 import jax.numpy as jnp
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plfl.errors import BadInput
@@ -9,6 +9,7 @@ from plfl.federate.partition import make_partition
 NAMES = ("lstm.weight_ih", "lstm.bias_ih", "mlp.0.weight", "mlp.0.bias")
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([*NAMES, "mlp.*", "*", "lstm.*", "*.bias*"])))
 def test_merge_undoes_split(patterns):
     params = {name: jnp.full(2, k) for k, name in enumerate(NAMES)}
@@ -17,6 +18,7 @@ def test_merge_undoes_split(patterns):
     assert merged == params
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([*NAMES, "mlp.*", "*", "lstm.*"])))
 def test_shared_and_personal_are_exact_complements(patterns):
     partition = make_partition(NAMES, patterns)

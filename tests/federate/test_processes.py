@@ -123,16 +123,14 @@ def test_only_means_and_one_number_per_client_cross(server, aggregate, is_batche
     state = engine.init()
     engine.compile(state)
     shared = {tuple(x.shape) for x in state.server.common["x"].values()}
-    center = {(federation.num_shared_params,)} if aggregate == "clipped_mean" else set()
+    center = {(federation.plan.num_shared_params,)} if aggregate == "clipped_mean" else set()
     found = crossing(engine._compiled_round.as_text())
     assert set(found["all-reduce"]) <= shared | center | {()}
     assert shared <= set(found["all-reduce"])
     assert set(found["all-gather"]) == {(engine.rows.num_rows,)}
     assert set(found) == {"all-reduce", "all-gather"}
-    origins, _ = engine.rows.place_origins(federation.task.origins["test"])
-    assert (
-        crossing(engine._predict.lower(state, engine.rows.data, origins).compile().as_text()) == {}
-    )
+    origins, _ = engine.rows.place_origins(federation.plan.task.origins["test"])
+    assert crossing(engine._predict.lower(state, engine.data, origins).compile().as_text()) == {}
 
 
 def crossing(program: str) -> dict[str, list[tuple[int, ...]]]:
@@ -420,7 +418,7 @@ def test_a_container_s_quota_limits_the_cores(files, groups, quota, tmp_path, mo
         (tmp_path / name).write_text(content)
     assert cpu_quota(groups, tmp_path) == quota
     monkeypatch.setattr("plfl.federate.processes.devices.cpu_quota", lambda: quota)
-    monkeypatch.setattr("plfl.federate.processes.devices._affinity", lambda: set(range(8)))
+    monkeypatch.setattr("plfl.federate.processes.devices.core_numbers", lambda: set(range(8)))
     assert usable_cores() == (8 if quota is None else {1.5: 2, 2.0: 2, 3.0: 3}[quota])
 
 

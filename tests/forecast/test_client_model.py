@@ -15,7 +15,7 @@ from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.data.holidays import holiday_flags
 from plfl.errors import BadInput, Damaged
-from plfl.federate.federation import complete
+from plfl.federate.plan import complete
 from plfl.forecast.client_model import ClientModel
 from plfl.forecast.model_file import deploy, find_model, load_model, save_model
 from plfl.forecast.models import make_model

@@ -21,7 +21,8 @@ from plfl.data.sources import load_source
 from plfl.errors import BadInput
 from plfl.federate import checkpoint
 from plfl.federate.checkpoint import Snapshot
-from plfl.federate.federation import Federation, complete
+from plfl.federate.federation import Federation
+from plfl.federate.plan import complete
 from plfl.forecast.model_file import load_model
 from plfl.forecast.question import forecast_client
 from plfl.forecast.windows import make_task

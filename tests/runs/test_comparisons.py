@@ -15,7 +15,7 @@ from plfl.forecast.baselines.ridge import ridge
 from plfl.forecast.windows import PARTS, Task, make_task
 from plfl.runs import comparisons, tuning
 from plfl.runs.comparisons import NAMES, compare, find_own, pool, pool_origins
-from plfl.runs.tuning import fine_tune, sent_params
+from plfl.runs.tuning import fine_tune
 from small import (
     DEVICES,
     assert_trees_close,
@@ -140,7 +140,7 @@ def test_fine_tuning_begins_where_plain_fl_ended():
         ended._replace(server=ended.server._replace(per_client=per_client))
     )
     alone = tiny_federation(personal="all")
-    tuned = fine_tune(alone, sent_params(federation, state), 0)
+    tuned = fine_tune(alone.engine, federation.engine.sent_params(state), 0)
     assert_trees_equal(
         alone.engine.predict(tuned, "test"), federation.engine.predict(state, "test")
     )
@@ -151,16 +151,18 @@ def test_fine_tuning_goes_on_with_each_client_alone():
     alone = tiny_federation(personal="all")
     begun = alone.engine.fetch(alone.engine.init()).clients
     tuned = alone.engine.fetch(
-        fine_tune(alone, jax.tree.map(lambda a: a + 0.1, begun.personal), 1)
+        fine_tune(alone.engine, jax.tree.map(lambda a: a + 0.1, begun.personal), 1)
     ).clients
-    keys = client_keys(0, alone.task.panel.ids)
+    keys = client_keys(0, alone.plan.task.panel.ids)
     row = 3
     client = jax.tree.map(
         lambda a: a[row], begun._replace(personal={n: a + 0.1 for n, a in begun.personal.items()})
     )
     update = jax.jit(lambda *args: client_update(alone.plan.training, {}, *args))
     expected, _, _ = update(
-        client, client_data(alone.task)[row], batches_key(keys[row], alone.config.rounds + 1)
+        client,
+        client_data(alone.plan.task)[row],
+        batches_key(keys[row], alone.plan.config.rounds + 1),
     )
     assert_trees_close(
         {n: rows[row] for n, rows in tuned.personal.items()}, expected.personal, 1e-5
@@ -170,9 +172,9 @@ def test_fine_tuning_goes_on_with_each_client_alone():
 def test_fine_tuning_asks_every_client_in_every_round(monkeypatch):
     asked = []
 
-    def skip(federation, *rest):
-        asked.append((federation.config.personal, federation.num_asked))
-        return federation.engine.init()
+    def skip(engine, *rest):
+        asked.append((engine.plan.config.personal, engine.plan.num_asked))
+        return engine.init()
 
     monkeypatch.setattr(tuning, "_run_rounds", skip)
     compare(["local", "fl_finetuned"], tiny_config(fraction=0.4), tiny_task(), DEVICES)
@@ -202,8 +204,8 @@ def test_a_model_without_a_head_is_not_the_papers_second():
             {n.removeprefix("my."): v for n, v in params.items()}, inputs
         ),
     )
-    assert find_own(tiny_config(personal=["my.mlp.*"]), federation.task, renamed) is None
-    assert find_own(tiny_config(personal="all"), federation.task, renamed) == "local"
+    assert find_own(tiny_config(personal=["my.mlp.*"]), federation.plan.task, renamed) is None
+    assert find_own(tiny_config(personal="all"), federation.plan.task, renamed) == "local"
 
 
 def test_what_equals_the_run_itself_is_left_out_if_asked():

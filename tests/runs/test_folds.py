@@ -15,8 +15,9 @@ from plfl.cli.study import print_study
 from plfl.data.generated import generate
 from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted
+from plfl.runs.study.definition import Study, load_study
 from plfl.runs.study.folds import Fold, load_fold, make_folds, split_fold
-from plfl.runs.study.run import Study, load_study, resume_study, run_study
+from plfl.runs.study.run import resume_study, run_study
 from plfl.runs.train import run
 from report.stored import with_folds
 from small import TINY, tiny_config
@@ -162,7 +163,7 @@ def small_study(source: str, **changes) -> Study:
 def test_too_many_folds_are_refused_with_the_way_out(tmp_path):
     study = small_study("generated:2?days=10", folds=400, baselines=[])
     with pytest.raises(
-        BadInput, match=r"fold 1 of generated:2\?days=10 \(2018-01-01 to .* Ask for fewer folds"
+        BadInput, match=r"fold 1 of generated:2\?days=10 \(2018-01-01 to .* ask for fewer folds"
     ):
         run_study(study, tmp_path / "study")
 

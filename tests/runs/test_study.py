@@ -9,18 +9,13 @@ import numpy as np
 import pytest
 
 from plfl.errors import BadInput, Interrupted
-from plfl.federate.federation import Federation, make_plan
+from plfl.federate.federation import Federation
+from plfl.federate.plan import make_plan
 from plfl.federate.processes.devices import prepare
 from plfl.runs.results import score_clients
-from plfl.runs.study.run import (
-    StudyProgress,
-    _Job,
-    _load,
-    find_studies,
-    load_study,
-    resume_study,
-    run_study,
-)
+from plfl.runs.study.definition import find_studies, load_study
+from plfl.runs.study.jobs import Jobs, StudyProgress
+from plfl.runs.study.run import load_tasks, resume_study, run_study
 from small import TINY
 
 SETTINGS = TINY | {"rounds": 2, "local_steps": 3, "eval_every": 1, "cores": 2}
@@ -136,8 +131,8 @@ def test_a_point_that_no_optimizer_understands_is_refused_before_anything_is_tra
 def test_steps_are_counted_as_they_are_run(tmp_path):
     settings = SETTINGS | {"max_passes": 1, "local_steps": 500}
     runs = small_study(data=["generated:2?days=12"], settings=settings, grid={}, seeds=1).runs()
-    tasks = _load("generated:2?days=12", runs)
-    job = _Job(tmp_path, runs, tasks, prepare("cpu", 2, deterministic=False), lambda progress: None)
+    tasks = load_tasks("generated:2?days=12", runs)
+    job = Jobs(tmp_path, runs, tasks, prepare("cpu", 2, deterministic=False), lambda progress: None)
     local_steps = make_plan(runs[0].config, tasks[runs[0].place]).training.local_steps
     assert local_steps < 500
     assert job.num_steps == 2 * local_steps * 2  # rounds, steps, clients
@@ -186,13 +181,13 @@ def test_a_run_of_a_study_has_the_numbers_that_it_has_alone(finished):
             run.point,
         )
         federation = Federation(
-            run.config, _load(run.source, study.runs())[run.place], None, devices
+            run.config, load_tasks(run.source, study.runs())[run.place], None, devices
         )
         state = federation.engine.init()
         for at in (1, 2):
             state = federation.engine.run_round(state, at)[0].state
         forecasts = federation.engine.predict(state, "test")
-        alone = [client.mase for client in score_clients(federation.task, forecasts)]
+        alone = [client.mase for client in score_clients(federation.plan.task, forecasts)]
         assert [client["mase"] for client in stored["clients"]] == pytest.approx(alone, abs=1e-4)
 
 
@@ -219,7 +214,7 @@ def test_a_study_that_was_stopped_is_resumed_to_the_same_results(finished, tmp_p
 
 @pytest.mark.e2e
 def test_stacks_that_are_compiled_ahead_give_the_same_results(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr("plfl.runs.study.run._Job._num_ahead", lambda self, chunks: 3)
+    monkeypatch.setattr("plfl.runs.study.jobs.Jobs._num_ahead", lambda self, chunks: 3)
     ahead = run_study(small_study(baselines=["ridge"]), tmp_path / "ahead")
     assert read(ahead) == read(finished)
 

@@ -17,7 +17,8 @@ from plfl.data.sources import load_sources
 from plfl.errors import BadInput, RunFailed
 from plfl.federate import checkpoint
 from plfl.federate.checkpoint import find_newest, load_params
-from plfl.federate.federation import Federation, complete
+from plfl.federate.federation import Federation
+from plfl.federate.plan import complete
 from plfl.forecast.models import Model
 from plfl.forecast.windows import make_task
 from plfl.runs import folder as runfolder
@@ -166,7 +167,7 @@ def run_task(config):
 def test_a_warm_start_from_another_model_is_refused(tmp_path):
     run(small_config(), out=tmp_path / "first")
     with pytest.raises(
-        BadInput, match=r"--init .*'lstm.* is float32 \(16.*\) there and float32 \(20"
+        BadInput, match=r"first: 'lstm.* is float32 \(16.*\) there and float32 \(20"
     ):
         run(small_config(hidden=5), init=tmp_path / "first")
     with pytest.raises(
@@ -251,7 +252,7 @@ def test_a_run_says_when_no_update_ever_counted(caplog):
         ),
         ({"config": Config().model_copy(update={"rounds": 0})}, "rounds = 0"),
         ({"model": (1, 2)}, "a model is plfl.forecast.models.Model"),
-        ({"resume": "a", "init": "b"}, "leave out --out and --init"),
+        ({"resume": "a", "init": "b"}, "leave out out and init"),
         ({"out": "a\0b"}, "cannot be the name of a folder"),
         ({"init": "x" * 5000}, "cannot be the name of a folder"),
         ({"resume": "nowhere"}, "nowhere has no config.toml; is it the folder of a run"),
@@ -300,7 +301,7 @@ def test_a_machine_that_is_too_small_is_told_in_one_line(monkeypatch):
     def too_large(*_):
         raise MemoryError
 
-    monkeypatch.setattr("plfl.federate.engines.resident.Engine.init", too_large)
+    monkeypatch.setattr("plfl.federate.engines.resident.Resident.init", too_large)
     with pytest.raises(RunFailed, match=r"the machine gave up .*take fewer clients"):
         run(small_config())
 
@@ -348,7 +349,7 @@ def test_a_run_of_another_version_or_with_other_data_is_not_resumed(tmp_path, mo
     with pytest.raises(BadInput, match=r"the data of .* has changed since it was saved"):
         run(small_config(), resume=tmp_path / "run", data=uneven_panel(3, days=13))
     monkeypatch.setattr("plfl.federate.federation.__version__", "9.9")
-    with pytest.raises(BadInput, match=r"was made by plfl .* and this is 9\.9; .*--init"):
+    with pytest.raises(BadInput, match=r"was made by plfl .* and this is 9\.9; .*init="):
         run(small_config(), resume=tmp_path / "run", data=uneven_panel(3))
 
 
@@ -363,7 +364,7 @@ def test_a_resumed_run_that_was_complete_writes_its_results_again(tmp_path):
 def test_nothing_is_ever_overwritten(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("years of work")
-    with pytest.raises(BadInput, match="exists and is not empty; choose another --out"):
+    with pytest.raises(BadInput, match="exists and is not empty; choose another out"):
         run(small_config(), out=tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
 
@@ -389,7 +390,7 @@ def test_a_client_that_cannot_take_part_is_left_out_and_named(tmp_path):
     assert result.mase_mean == pytest.approx(
         np.mean([c.mase for c in result.clients if c.mase is not None])
     )
-    with pytest.raises(BadInput, match=r"PLF206 constant: client b002.*without --strict"):
+    with pytest.raises(BadInput, match=r"PLF206 constant: client b002.*without strict"):
         run(small_config(), data=replace(panel, load=load), strict=True)
 
 
@@ -410,7 +411,7 @@ def test_an_undefined_mase_is_null_explained_and_left_out_of_the_mean(tmp_path):
 def test_traffic_is_that_of_the_paper(personal, shared):
     config = complete(Config(**{"data": ("generated:1?days=8",), "personal": personal}))
     federation = Federation(config, run_task(config), None, DEVICES)
-    assert (federation.num_params, federation.num_shared_params) == (60276, shared)
+    assert (federation.plan.num_params, federation.plan.num_shared_params) == (60276, shared)
 
 
 def test_under_local_training_all_servers_give_the_same_and_it_is_said(caplog):

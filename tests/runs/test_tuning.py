@@ -6,7 +6,7 @@ import pytest
 from plfl.data.generated import generate
 from plfl.federate.federation import Federation
 from plfl.forecast.windows import make_task
-from plfl.runs.tuning import MARGIN, Tuner, _Judge, _moments, full_params
+from plfl.runs.tuning import MARGIN, Tuner, _Judge, _moments
 from small import DEVICES, analog_config
 
 
@@ -17,11 +17,11 @@ def federation():
 
 
 def test_errors_are_relative_to_persistence(federation):
-    judge = _Judge(federation.task)
-    view = federation.task.view
+    judge = _Judge(federation.plan.task)
+    view = federation.plan.task.view
     said = [
         np.broadcast_to(
-            federation.task.series[c][o, 0][:, None, None],
+            federation.plan.task.series[c][o, 0][:, None, None],
             (len(o), len(view.leads), view.num_outputs),
         )
         for c, o in enumerate(judge.origins)
@@ -30,11 +30,11 @@ def test_errors_are_relative_to_persistence(federation):
 
 
 def test_a_band_without_targets_is_as_good_as_persistence(federation):
-    judge = _Judge(federation.task)
+    judge = _Judge(federation.plan.task)
     judge.origins = [
-        np.array([federation.task.bounds[c][2] - 1]) for c in range(2)
+        np.array([federation.plan.task.bounds[c][2] - 1]) for c in range(2)
     ]  # every target is too late
-    shape = (1, len(federation.task.view.leads), federation.task.view.num_outputs)
+    shape = (1, len(federation.plan.task.view.leads), federation.plan.task.view.num_outputs)
     assert (judge.errors([np.zeros(shape)] * 2) == 1).all()
 
 
@@ -45,13 +45,13 @@ def test_candidates_are_judged_more_often_at_the_beginning():
 
 @pytest.mark.e2e
 def test_a_client_keeps_the_best_candidate_and_the_shared_model_unless_that_is_beaten(federation):
-    tuner = Tuner(federation)
+    tuner = Tuner(federation.engine)
     start = federation.engine.init()
-    shared = full_params(federation, start)
+    shared = federation.engine.full_params(start)
     state, choices = tuner.tune(start)
-    kept = tuner.alone.engine.fetch(state).clients.personal
-    errors = _Judge(federation.task).errors(
-        tuner.alone.engine.predict_at(state, _Judge(federation.task).origins)
+    kept = tuner.alone.fetch(state).clients.personal
+    errors = _Judge(federation.plan.task).errors(
+        tuner.alone.predict_at(state, _Judge(federation.plan.task).origins)
     )
     for c, by_band in enumerate(choices):
         for k, (band, choice) in enumerate(by_band.items()):

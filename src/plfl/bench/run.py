@@ -1,13 +1,15 @@
 """A benchmark from beginning to end: each system in a process of its own, one after the other, on
 the same cores.
 
-Ours runs first and writes the work down; a peer that cannot run, or whose check rounds come to
-other losses than ours, is not measured, with the reason, and the rest goes on.
+Ours runs first. Peers are programs of the repository (benchmarks/peers), not of the package: they
+are given the same work as files. A peer that cannot run, or does other work, is not measured, with
+the reason, and the rest goes on.
 """
 
 import json
 import os
 import platform
+import runpy
 import signal
 import subprocess
 import sys
@@ -15,185 +17,150 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from plfl._version import __version__
-from plfl.bench.environments import find_python
-from plfl.bench.options import SYSTEMS, Measured, Observer, Options, Progress
+from plfl.bench.options import SYSTEMS, Observer, Options, Progress
 from plfl.errors import BadInput, RunFailed
+from plfl.federate.processes.devices import core_numbers, usable_cores
 from plfl.report.page import write_report
+from plfl.report.pages.bench import say_rate
 from plfl.runs import folder as runfolder
 from plfl.storage import write_json
 
-CHECK_TOLERANCE = 1e-4
-"""By how much a peer's mean loss in a check round may differ from ours."""
+# Where a checkout has what asks the other systems.
+PEERS = Path(__file__).parents[3] / "benchmarks" / "peers" / "asking.py"
+_NO_PEERS = "peers need a checkout of plfl (benchmarks/peers), and this is the package alone"
 _LONGEST_SECONDS = 3600
 _QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+_OF_A_SYSTEM = ("rates", "warmup_seconds", "how", "versions", "check_losses")
+_OF_A_POINT = (
+    *("days", "num_params", "flop_per_client_step", "local_steps"),
+    *("platform", "device_kind", "peak_bytes"),
+)
 
 
 class Bench:
     """One benchmark under way."""
 
     def __init__(self, options: Options, observer: Observer) -> None:
-        self.options, self.observer = options, observer
-        self.all_cores = usable_cores()
-        self.cores = options.cores or len(self.all_cores)
-        if self.cores > len(self.all_cores):
+        self.options = options
+        self.observer = observer
+        self.cores = options.cores or usable_cores()
+        if self.cores > len(core_numbers()):
             raise BadInput(
-                f"--cores {self.cores}, but this process may use {len(self.all_cores)}",
-                "ask for fewer",
+                f"{self.cores} cores are asked for, and this process may use {usable_cores()}",
+                "give a smaller ‹--cores N›",
             )
-        systems = [
+        self.systems = [
             name
             for name, system in SYSTEMS.items()
-            if not system.peer or system.peer in options.peers
+            if not system.peer or (system.peer in options.peers and not options.sweep)
         ]
-        self.systems = ["plfl"] if options.sweep else systems
+        counts = range(1, self.cores + 1) if options.sweep == "cores" else [self.cores]
+        self.points = [(num, cores) for num in options.points for cores in counts]
+        self.peers = load_peers()
         self.num_done = 0
-        self.num_all = len(self.points()) * (len(self.systems) + 1)
-
-    def points(self) -> list[tuple[int, int]]:
-        """(clients, cores) of each federation to measure."""
-        if self.options.sweep == "cores":
-            return [
-                (num, cores) for num in self.options.points for cores in range(1, self.cores + 1)
-            ]
-        return [(num, self.cores) for num in self.options.points]
 
     def run(self) -> list[dict[str, Any]]:
         """What was measured at each point."""
         limits: dict[int, dict[str, float]] = {}
         found = []
-        for num_clients, cores in self.points():
+        for num_clients, cores in self.points:
             point = self._measure(num_clients, cores)
             if cores not in limits:
-                self._show("products of matrices", [])
-                request = {
-                    "device": point["platform"],
-                    "cores": cores,
-                    "min_seconds": self.options.min_seconds,
-                }
-                limits[cores] = self._ask("limit", request, cores)
+                self._show("products of matrices")
+                seconds = self.options.min_seconds
+                request = {"device": point["platform"], "cores": cores, "min_seconds": seconds}
+                limits[cores] = self._ask("limit", request)
             self.num_done += 1
-            point["matrix_flop_per_second"] = limits[cores]
             limit = max(limits[cores].values()) / point["flop_per_client_step"]
-            point["limit_client_steps_per_second"] = limit
-            point["roofline_fraction"] = point["systems"][0]["client_steps_per_second"] / limit
-            found.append(point)
+            found.append(
+                point
+                | {
+                    "matrix_flop_per_second": limits[cores],
+                    "limit_client_steps_per_second": limit,
+                    "roofline_fraction": point["systems"][0]["client_steps_per_second"] / limit,
+                }
+            )
         return found
 
     def _measure(self, num_clients: int, cores: int) -> dict[str, Any]:
         """All systems on one federation."""
-        where = f"{num_clients:,} clients" + (
-            f" on {_say_cores(cores)}" if self.options.sweep == "cores" else ""
-        )
-        with tempfile.TemporaryDirectory(prefix="plfl-bench-") as name:
-            self._show(f"{where}: {SYSTEMS['plfl'].label}", [])
-            request = {
-                "clients": num_clients,
-                "device": self.options.device,
-                "cores": cores,
-                "rounds": self.options.rounds,
-                "min_seconds": self.options.min_seconds,
-                "max_seconds": self.options.max_seconds,
-                "is_fused": self.options.is_fused,
-                "folder": name if len(self.systems) > 1 else None,
-            }
-            answer = self._ask("ours", request, cores)
-            ours = Measured("plfl", max(answer["rates"]), facts=_facts(answer))
-            self._done(f"{where}: {SYSTEMS['plfl'].label}", ours)
-            measured = [ours]
-            for system in self.systems[1:]:
-                measured.append(
-                    self._measure_peer(system, where, Path(name), cores, answer["check_losses"])
-                )
-        shared = (
-            "days",
-            "num_params",
-            "flop_per_client_step",
-            "local_steps",
-            "platform",
-            "device_kind",
-            "peak_bytes",
-        )
-        return {
-            "clients": num_clients,
-            "cores": cores,
-            **{key: answer[key] for key in shared},
-            "systems": [one.to_dict(ours.client_steps_per_second) for one in measured],
-        }
+        where = f"{num_clients:,} clients"
+        if self.options.sweep == "cores":
+            where += f" on {cores} core{'s' if cores > 1 else ''}"
+        names = ("device", "rounds", "min_seconds", "max_seconds", "is_fused")
+        request = {name: getattr(self.options, name) for name in names}
+        request |= {"clients": num_clients, "cores": cores}
+        self._show(f"{where}: {SYSTEMS['plfl'].label}")
+        answer = self._ask("ours", request)
+        ours = max(answer["rates"])
+        with tempfile.TemporaryDirectory(prefix="plfl-bench-") as folder:
+            has_peers = len(self.systems) > 1 and self.peers
+            losses = self.peers.write_work(folder, request) if has_peers else []
+            measured = [_describe("plfl", answer | {"check_losses": losses}, ours)]
+            self._done(where, measured[0])
+            for name in self.systems[1:]:
+                peer = self._ask_peer(name, where, folder, cores, losses)
+                measured.append(_describe(name, peer, ours))
+                self._done(where, measured[-1])
+        point = {key: answer[key] for key in _OF_A_POINT}
+        return {"clients": num_clients, "cores": cores, **point, "systems": measured}
 
-    def _measure_peer(
-        self, name: str, where: str, folder: Path, cores: int, losses: list[float]
-    ) -> Measured:
-        at = f"{where}: {SYSTEMS[name].label}"
-        self._show(at, [])
+    def _ask_peer(
+        self, name: str, where: str, folder: str, cores: int, losses: list[float]
+    ) -> dict[str, Any]:
+        """What a peer answers, or the reason why it cannot."""
+        label, peer = SYSTEMS[name]
+        at = f"{where}: {label}"
+        self._show(at)
+        if self.peers is None:
+            return {"reason": _NO_PEERS}
         try:
-            python = find_python(SYSTEMS[name].peer, lambda text: self._show(at, [text]))
-            script = Path(__file__).parent / "peers" / f"{name}.py"
-            answer = _call(
-                [str(python), str(script), str(folder)],
-                _environment(python, cores),
-                self._pinned(cores),
-            )
-            check_losses(answer["check_losses"], losses)
-            measured = Measured(name, max(answer["rates"]), facts=_facts(answer))
+            tell = partial(self._show, at)
+            return dict(self.peers.ask(name, peer, folder, cores, losses, tell))
         except RunFailed as error:
-            measured = Measured(name, reason=str(error))
-        self._done(at, measured)
-        return measured
+            return {"reason": str(error)}
 
-    def _ask(self, module: str, request: dict[str, Any], cores: int) -> Any:
-        """What one of our own modules answers in a process of its own."""
-        python = Path(sys.executable)
-        command = [str(python), "-m", f"plfl.bench.{module}", json.dumps(request)]
-        return _call(command, _environment(python, cores), self._pinned(cores))
+    def _ask(self, what: str, request: dict[str, Any]) -> Any:
+        """What `plfl.bench.measure` answers in a process of its own."""
+        command = [sys.executable, "-m", "plfl.bench.measure", what, json.dumps(request)]
+        return call(command, request["cores"])
 
-    def _pinned(self, cores: int) -> set[int]:
-        return set(sorted(self.all_cores)[:cores])
+    def _show(self, at: str, *figures: str) -> None:
+        num_all = len(self.points) * (len(self.systems) + 1)  # the limit counts as one
+        self.observer(Progress(at, figures, self.num_done, num_all))
 
-    def _show(self, at: str, figures: list[str]) -> None:
-        self.observer(Progress(at, figures, self.num_done, self.num_all))
-
-    def _done(self, at: str, measured: Measured) -> None:
+    def _done(self, where: str, one: dict[str, Any]) -> None:
         self.num_done += 1
-        rate = measured.client_steps_per_second
-        self._show(
-            at, [f"{rate:,.0f} client-steps/s" if rate else f"not measured: {measured.reason}"]
-        )
+        unit = "" if one["reason"] else " client-steps/s"
+        self._show(f"{where}: {one['label']}", say_rate(one) + unit)
 
 
 def run_bench(
     options: Options, folder: Path, observer: Observer = lambda progress: None
 ) -> dict[str, Any]:
-    """Measure, write result.json and report.html into a new folder, and return what was found."""
+    """Measure, write result.json and report.html into a new folder, and return what was found:
+    figures of the first federation by name, then all of them.
+    """
     bench = Bench(options, observer)
     runfolder.create(folder)
-    begun, load = time.perf_counter(), os.getloadavg()[0]
+    begun = time.perf_counter()
+    load = os.getloadavg()[0]  # what others kept busy
     points = bench.run()
-    result = summarise(points, options, load) | {"seconds": time.perf_counter() - begun}
-    write_json(folder / "result.json", result)
-    write_report(folder)
-    return result
-
-
-def summarise(points: list[dict[str, Any]], options: Options, load: float) -> dict[str, Any]:
-    """The result: figures of the first federation by name, then all of them; `load` is what others
-    kept busy.
-    """
     first = points[0]
-    rates = {one["name"]: one["client_steps_per_second"] for one in first["systems"]}
-    ratios = {
-        f"ratio_vs_{one['name']}": one["ratio"] for one in first["systems"] if one["name"] != "plfl"
-    }
-    return {
-        "client_steps_per_second": rates,
-        **ratios,
+    systems = first["systems"]
+    result = {
+        "client_steps_per_second": {one["name"]: one["client_steps_per_second"] for one in systems},
+        **{f"ratio_vs_{one['name']}": one["ratio"] for one in systems[1:]},
         "roofline_fraction": first["roofline_fraction"],
         "sweep": options.sweep,
         "points": points,
@@ -205,27 +172,16 @@ def summarise(points: list[dict[str, Any]], options: Options, load: float) -> di
             "load_before": load,
         },
         "versions": {"plfl": __version__, "python": platform.python_version()},
+        "seconds": time.perf_counter() - begun,
     }
+    write_json(folder / "result.json", result)
+    write_report(folder)
+    return result
 
 
-def check_losses(found: list[float], expected: list[float]) -> None:
-    """Refuse a system whose check rounds come to other losses: it does other work."""
-    if len(found) != len(expected) or any(
-        not abs(a - b) <= CHECK_TOLERANCE for a, b in zip(found, expected, strict=True)
-    ):
-        said, ours = ([f"{loss:.6f}" for loss in losses] for losses in (found, expected))
-        raise RunFailed(
-            f"it does other work: its losses are {', '.join(said)}, ours are {', '.join(ours)}"
-        )
-
-
-def usable_cores() -> set[int]:
-    """The cores that this process may use."""
-    return (
-        os.sched_getaffinity(0)
-        if hasattr(os, "sched_getaffinity")
-        else set(range(os.cpu_count() or 1))
-    )
+def load_peers() -> Any:
+    """What asks the other systems; None where plfl is installed without its repository."""
+    return SimpleNamespace(**runpy.run_path(str(PEERS))) if PEERS.exists() else None
 
 
 @contextmanager
@@ -242,11 +198,15 @@ def pinned_to(cores: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _call(command: list[str], environment: dict[str, str], cores: set[int]) -> Any:
-    """The JSON in the last line that a program prints; it and all that it started are gone
-    afterwards.
+def call(command: list[str], num_cores: int) -> Any:
+    """The JSON in the last line that a program prints, on the first cores, with as many threads;
+    it and all that it started are gone afterwards.
     """
-    with pinned_to(cores):
+    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(num_cores))
+    environment = {**os.environ, **_QUIET, **threads}
+    if command[0] != sys.executable:  # a peer's own packages only
+        environment.pop("PYTHONPATH", None)
+    with pinned_to(set(sorted(core_numbers())[:num_cores])):
         process = subprocess.Popen(
             command,
             env=environment,
@@ -263,38 +223,28 @@ def _call(command: list[str], environment: dict[str, str], cores: set[int]) -> A
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    lines = output.strip().splitlines()
-    if process.returncode or not lines:
+    if process.returncode or not output.strip():
         said = errors.strip().splitlines() or [f"it ended with status {process.returncode}"]
         raise RunFailed(said[-1].strip())
-    return json.loads(lines[-1])
+    return json.loads(output.strip().splitlines()[-1])
 
 
-def _environment(python: Path, cores: int) -> dict[str, str]:
-    """Variables for a program: as many BLAS threads as cores; a peer's own packages only."""
-    found = {
-        **os.environ,
-        **_QUIET,
-        "OPENBLAS_NUM_THREADS": str(cores),
-        "MKL_NUM_THREADS": str(cores),
-    }
-    if python != Path(sys.executable):
-        found.pop("PYTHONPATH", None)
-    return found
-
-
-def _facts(answer: dict[str, Any]) -> dict[str, Any]:
+def _describe(name: str, answer: dict[str, Any], ours: float) -> dict[str, Any]:
+    """A system as it stands in result.json: its best round, and how many times faster ours is."""
+    rate = max(answer["rates"]) if "rates" in answer else None
     return {
-        key: answer[key] for key in ("rates", "warmup_seconds", "how", "versions", "check_losses")
+        "name": name,
+        "label": SYSTEMS[name].label,
+        "client_steps_per_second": rate,
+        "ratio": ours / rate if rate else None,
+        "reason": answer.get("reason", ""),
+        **{key: answer[key] for key in _OF_A_SYSTEM if key in answer},
     }
-
-
-def _say_cores(cores: int) -> str:
-    return f"{cores} core{'s' if cores > 1 else ''}"
 
 
 def _processor_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        named = next(line for line in lines if line.startswith("model name"))
+        return named.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

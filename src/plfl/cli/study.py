@@ -14,7 +14,7 @@ from plfl.report.words import DASH
 
 if TYPE_CHECKING:
     from plfl.report.grid import Contender, Source, StoredStudy
-    from plfl.runs.study.run import StudyProgress
+    from plfl.runs.study.jobs import StudyProgress
 
 
 _FOLDS = (
@@ -72,14 +72,15 @@ def study(
         raise BadInput("--resume goes on with the study as it is", "leave out everything else")
     with status("loading JAX ..."):
         from plfl.runs import folder as runfolder
-        from plfl.runs.study import run as study
+        from plfl.runs.study.definition import load_study
+        from plfl.runs.study.run import resume_study, run_study
     with Bar() as bar:
         if resume is not None:
-            folder = study.resume_study(resume, observer=lambda progress: _show(bar, progress))
+            folder = resume_study(resume, observer=lambda progress: _show(bar, progress))
         else:
-            chosen = study.load_study(name or "paper", is_quick=is_quick, **changes)
+            chosen = load_study(name or "paper", is_quick=is_quick, **changes)
             place = out or runfolder.unused_name(f"study-{chosen.name}")
-            folder = study.run_study(chosen, place, observer=lambda progress: _show(bar, progress))
+            folder = run_study(chosen, place, observer=lambda progress: _show(bar, progress))
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     values = result | {"folder": str(folder)}
     answer(values, lambda: print_study(result, folder), is_json=is_json)

@@ -1,1 +1,1 @@
-"""How it learns together: partition, client and server optimizers, the round, and what carries it."""
+"""How it learns together: partition, optimizers of clients and server, the round, its carriers."""

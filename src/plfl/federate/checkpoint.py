@@ -1,9 +1,11 @@
 """Checkpoints: after a round, one set of files that is there as a whole or not at all.
 
-    state/manifest.json               round, history, digest of every file; renamed into place last: this commits
-    state/server.safetensors          what the server keeps; no personal param
-    state/clients/<id>.safetensors    what one client keeps: personal params, scaler; nothing of any other client
-    state.1/, state.2/                the two sets before
+    state/manifest.json             round, history, digest of every file; renamed into place last:
+                                    this commits
+    state/server.safetensors        what the server keeps; no personal param
+    state/clients/<id>.safetensors  what one client keeps: personal params, scaler; nothing of any
+                                    other client
+    state.1/, state.2/              the two sets before
 
 A new set grows in `state.new`; with its manifest in place it counts, whatever happens to the
 renames that follow. Bare names are params; names under `state/` are what else an optimizer needs to
@@ -31,10 +33,11 @@ from plfl.forecast.models import Params
 from plfl.forecast.scaling import Scaler
 from plfl.storage import file_name, read_arrays, sync_folder, write_arrays, write_json
 
+# Counts up whenever files of an earlier version can no longer be resumed.
 FORMAT = 1
-"""Counts up whenever files of an earlier version can no longer be resumed."""
 _SETS = ("state", "state.1", "state.2")
 _NEW = "state.new"
+_SERVER = "server.safetensors"
 log = logging.getLogger("plfl")
 
 
@@ -44,10 +47,10 @@ class Stamp:
 
     run: str
     version: str
+    # Fingerprint of the panel.
     data: str
-    """Fingerprint of the panel."""
+    # Version and devices, on which the last digits depend.
     platform: str
-    """Version and devices, on which the last digits depend."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ class Checkpoint:
     folder: Path
     round_index: int
     history: list[dict[str, Any]]
+    # What the run has taken so far.
     seconds: float
-    """What the run has taken so far."""
     stamp: Stamp
     clients: list[str]
 
@@ -67,8 +70,8 @@ class Checkpoint:
 class Snapshot:
     """Everything that a checkpoint stores."""
 
+    # On the host, without padding.
     state: FederationState
-    """On the host, without padding."""
     ids: Sequence[str]
     scalers: Sequence[Scaler]
     round_index: int
@@ -89,38 +92,31 @@ def save(folder: Path, snapshot: Snapshot) -> None:
 
 
 def _write_set(new: Path, snapshot: Snapshot) -> None:
-    new.mkdir()
-    (new / "clients").mkdir()
-    ids, stamp = snapshot.ids, snapshot.stamp
-    facts = {
-        "format": str(FORMAT),
-        "plfl": stamp.version,
-        "run": stamp.run,
-        "round": str(snapshot.round_index),
-    }
-    server_file = "server.safetensors"
-    server_arrays = _rename(to_named(snapshot.state.server), "common/x/", "")
-    files = {server_file: write_arrays(new / server_file, server_arrays, facts)}
-    client_arrays = _rename(to_named(snapshot.state.clients), "personal/", "")
+    (new / "clients").mkdir(parents=True)
+    stamp = snapshot.stamp
+    about = {"format": FORMAT, "plfl": stamp.version, "run": stamp.run}
+    about["round"] = snapshot.round_index
+    facts = {key: str(value) for key, value in about.items()}
+    client_arrays = _to_files(to_named(snapshot.state.clients), "personal/")
 
     def save_client(row: int) -> tuple[str, str]:
-        name = f"clients/{file_name(ids[row])}"
-        arrays = {n: rows[row] for n, rows in client_arrays.items()} | snapshot.scalers[
-            row
-        ].as_arrays()
-        return name, write_arrays(new / name, arrays, facts | {"client": ids[row]})
+        client = snapshot.ids[row]
+        name = f"clients/{file_name(client)}"
+        arrays = {n: rows[row] for n, rows in client_arrays.items()}
+        arrays |= snapshot.scalers[row].as_arrays()
+        return name, write_arrays(new / name, arrays, facts | {"client": client})
 
+    server_arrays = _to_files(to_named(snapshot.state.server), "common/x/")
+    files = {_SERVER: write_arrays(new / _SERVER, server_arrays, facts)}
     with ThreadPoolExecutor(8) as pool:  # waiting for the disk, mostly
-        files |= dict(forgetting(pool.map(save_client, range(len(ids))), *client_arrays.values()))
+        saved = pool.map(save_client, range(len(snapshot.ids)))
+        files |= dict(forgetting(saved, *client_arrays.values()))
     sync_folder(new / "clients")
     manifest = {
-        "format": FORMAT,
-        "plfl": stamp.version,
-        "run": stamp.run,
+        **about,
         "data": stamp.data,
         "platform": stamp.platform,
-        "round": snapshot.round_index,
-        "clients": list(ids),
+        "clients": list(snapshot.ids),
         "files": files,
         "seconds": snapshot.seconds,
         "history": snapshot.history,
@@ -133,12 +129,11 @@ def find_newest(folder: Path) -> Checkpoint:
     found = []
     damage = []
     for name in (_NEW, *_SETS):
-        if not (folder / name / "manifest.json").exists():
-            continue
-        try:
-            found.append(_read_manifest(folder / name))
-        except Damaged as error:
-            damage.append(str(error))
+        if (folder / name / "manifest.json").exists():
+            try:
+                found.append(_read_manifest(folder / name))
+            except Damaged as error:
+                damage.append(str(error))
     for checkpoint, files in sorted(found, key=lambda pair: -pair[0].round_index):
         try:
             for name, sha256 in files.items():
@@ -154,12 +149,13 @@ def find_newest(folder: Path) -> Checkpoint:
                 checkpoint.round_index,
             )
         return checkpoint
-    if damage:
-        raise BadInput(
-            f"every checkpoint in {folder} is damaged ({damage[0]})",
-            "start a new run, or restore the folder",
-        )
-    raise BadInput(f"{folder} holds no checkpoint", "is it the folder of a run?")
+    raise _nothing_whole(f"every checkpoint in {folder}", folder, damage)
+
+
+def _nothing_whole(what: str, folder: Path, damage: list[str]) -> BadInput:
+    if not damage:
+        return BadInput(f"{folder} holds no checkpoint", "is it the folder of a run?")
+    return BadInput(f"{what} is damaged ({damage[0]})", "restore the folder, or start a new run")
 
 
 def load(
@@ -167,14 +163,14 @@ def load(
 ) -> FederationState:
     """The state of a checkpoint; the template (without padding) says which arrays it must have."""
     scratch = scratch or Scratch()
-    server_named, _ = read_arrays(checkpoint.folder / "server.safetensors")
+    server_named, _ = read_arrays(checkpoint.folder / _SERVER)
     one = jax.tree.map(lambda rows: rows[0], template.clients)
     clients = jax.tree.map(scratch.empty_like, template.clients)
     stacks = jax.tree.leaves(clients)
     try:
-        server = from_named(template.server, _rename(server_named, "", "common/x/"))
+        server = from_named(template.server, _from_files(server_named, "common/x/"))
         for row, client in forgetting(enumerate(checkpoint.clients), *stacks):
-            named = _rename(read_arrays(client_path(checkpoint, client))[0], "", "personal/")
+            named = _from_files(read_arrays(client_path(checkpoint, client))[0], "personal/")
             for stack, value in zip(stacks, jax.tree.leaves(from_named(one, named)), strict=True):
                 stack[row] = value
     except KeyError as error:
@@ -186,38 +182,31 @@ def load(
 
 def load_params(checkpoint: Checkpoint, client: str | None = None) -> Params:
     """The shared params of a checkpoint, or the personal ones of a client."""
-    path = (
-        checkpoint.folder / "server.safetensors"
-        if client is None
-        else client_path(checkpoint, client)
-    )
-    return {
-        name: array  # type: ignore[misc]
-        for name, array in read_arrays(path)[0].items()
-        if not name.startswith(("state/", "scaler."))
-    }
+    server = checkpoint.folder / _SERVER
+    return _params_in(read_arrays(server if client is None else client_path(checkpoint, client))[0])
 
 
 def load_shared(folder: Path) -> tuple[Params, int]:
     """The newest shared params in a run's folder, and their round; no client's file and no manifest
     is looked at.
     """
-    found, damage = [], []
-    for path in sorted(folder.glob("state*/server.safetensors")):
+    found = {}
+    damage = []
+    for path in sorted(folder.glob(f"state*/{_SERVER}")):
         try:
             arrays, facts = read_arrays(path)
-            found.append((int(facts["round"]), arrays))
+            found[int(facts["round"])] = arrays
         except (Damaged, KeyError, ValueError) as error:
             damage.append(str(error))
     if not found:
-        if damage:
-            raise BadInput(
-                f"the shared part of {folder} is damaged ({damage[0]})",
-                "restore the folder, or run again",
-            )
-        raise BadInput(f"{folder} holds no checkpoint", "is it the folder of a run?")
-    rounds, arrays = max(found, key=lambda pair: pair[0])
-    return {name: array for name, array in arrays.items() if not name.startswith("state/")}, rounds  # type: ignore[misc]
+        raise _nothing_whole(f"the shared part of {folder}", folder, damage)
+    return _params_in(found[max(found)]), max(found)
+
+
+def _params_in(arrays: dict[str, Any]) -> Params:
+    """The params of a file, without what else it holds."""
+    others = ("state/", "scaler.")
+    return {name: array for name, array in arrays.items() if not name.startswith(others)}
 
 
 def client_path(checkpoint: Checkpoint, client: str) -> Path:
@@ -225,17 +214,20 @@ def client_path(checkpoint: Checkpoint, client: str) -> Path:
     return checkpoint.folder / "clients" / file_name(client)
 
 
-def _rename(named: dict[str, np.ndarray], prefix: str, to: str) -> dict[str, np.ndarray]:
-    """Params change from one prefix to another; all else moves below `state/`, or back."""
-    result = {}
-    for name, array in named.items():
-        if prefix:
-            result[
-                to + name.removeprefix(prefix) if name.startswith(prefix) else f"state/{name}"
-            ] = array
-        else:
-            result[name.removeprefix("state/") if name.startswith("state/") else to + name] = array
-    return result
+def _to_files(named: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Arrays as files have them: params lose their prefix, all else moves below `state/`."""
+    return {
+        name.removeprefix(prefix) if name.startswith(prefix) else f"state/{name}": array
+        for name, array in named.items()
+    }
+
+
+def _from_files(named: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """What `_to_files` renamed."""
+    return {
+        name.removeprefix("state/") if name.startswith("state/") else prefix + name: array
+        for name, array in named.items()
+    }
 
 
 def _read_manifest(folder: Path) -> tuple[Checkpoint, dict[str, str]]:
@@ -253,14 +245,13 @@ def _read_manifest(folder: Path) -> tuple[Checkpoint, dict[str, str]]:
             f"this is format {FORMAT}",
             f"resume it with plfl {manifest['plfl']}",
         )
-    stamp = Stamp(manifest["run"], manifest["plfl"], manifest["data"], manifest["platform"])
     checkpoint = Checkpoint(
-        folder,
-        manifest["round"],
-        manifest["history"],
-        manifest["seconds"],
-        stamp,
-        manifest["clients"],
+        folder=folder,
+        round_index=manifest["round"],
+        history=manifest["history"],
+        seconds=manifest["seconds"],
+        stamp=Stamp(*(manifest[key] for key in ("run", "plfl", "data", "platform"))),
+        clients=manifest["clients"],
     )
     return checkpoint, manifest["files"]
 
@@ -281,10 +272,9 @@ def _finish_rotation(folder: Path) -> None:
         return
     # Shift only up to the first free place: after a crash between two renames there already is one.
     places = [folder / name for name in _SETS]
-    free = next((k for k, place in enumerate(places) if not place.exists()), None)
-    if free is None:
+    if all(place.exists() for place in places):
         shutil.rmtree(places[-1])
-        free = len(places) - 1
+    free = next(k for k, place in enumerate(places) if not place.exists())
     for k in reversed(range(free)):
         places[k].rename(places[k + 1])
     new.rename(places[0])

@@ -15,24 +15,24 @@ import jax.numpy as jnp
 import optax
 
 from plfl.federate.guard import Guard
-from plfl.federate.params import blur_key, subtract
+from plfl.federate.params import blur_key
 from plfl.federate.partition import Partition
 from plfl.forecast.models import Model, Objective, Params
 from plfl.forecast.views import ClientData, View
 from plfl.native import calls
 from plfl.native.dispatch import on_device
 
+# The share of the learning rate that is left in the last round.
 _LEAST_PACE = 0.005
-"""The share of the learning rate that is left in the last round."""
 
 
 class ClientOptimizer(NamedTuple):
     """How a client follows its gradients."""
 
+    # From params to the optimizer's state (moments).
     init: Callable[[Params], Any]
-    """From params to the optimizer's state (moments)."""
+    # From (gradient, state, params, the server's shared params) to the next (params, state).
     update: Callable[[Params, Any, Params, Params], tuple[Params, Any]]
-    """From (gradient, state, params, the server's shared params) to the next (params, state)."""
 
 
 def adam(
@@ -100,10 +100,10 @@ def _with_kernel(
         (count, *moments), *others = state
 
         def native(gradient: Params, params: Params, moments: list[Params]) -> tuple[Params, Any]:
-            rate, inverse = -lr / (1 - beta1 ** (count + 1)), 1 / (1 - beta2 ** (count + 1))
-            numbers = jnp.stack([beta1, 1 - beta1, beta2, 1 - beta2, rate, inverse, eps]).astype(
-                jnp.float32
-            )
+            rate = -lr / (1 - beta1 ** (count + 1))
+            inverse = 1 / (1 - beta2 ** (count + 1))
+            numbers = jnp.stack([beta1, 1 - beta1, beta2, 1 - beta2, rate, inverse, eps])
+            numbers = numbers.astype(jnp.float32)
             in_order = [[tree[name] for name in params] for tree in (params, *moments, gradient)]
             found = calls.adam(numbers, in_order[0], in_order[1:-1], in_order[-1])
             after, *kept = (dict(zip(params, arrays, strict=True)) for arrays in found)
@@ -139,12 +139,12 @@ class ClientState(NamedTuple):
     """
 
     personal: Params
+    # Its own last shared params; empty unless training starts there (`start = "own"`).
     own_shared: Params
-    """Its own last shared params; empty unless training starts there (`start = "own"`)."""
+    # The optimizer's state; empty unless it is kept (`reset_moments = false`).
     moments: Any
-    """The optimizer's state; empty unless it is kept (`reset_moments = false`)."""
+    # () int32, rounds it took part in; 0 for a newcomer.
     num_rounds: jax.Array
-    """() int32, rounds it took part in; 0 for a newcomer."""
 
 
 class LocalTraining(NamedTuple):
@@ -159,12 +159,17 @@ class LocalTraining(NamedTuple):
     batch: int
     starts_own: bool = False
     keeps_moments: bool = False
+    # Of matrix products, as JAX calls it.
     precision: str = "highest"
-    """Of matrix products, as JAX calls it."""
+    # Rounds over which the learning rate falls to nothing, as a cosine does; None keeps it.
     decay_rounds: int | None = None
-    """Rounds over which the learning rate falls to nothing, as a cosine does; None keeps it."""
+    # What is done to an update before it leaves; None in a simulation, where nothing leaves.
     guard: Guard | None = None
-    """What is done to an update before it leaves; None in a simulation, where nothing leaves."""
+
+    @property
+    def shared_shapes(self) -> dict[str, Any]:
+        """Shape and type of every shared param."""
+        return self.partition.split(jax.eval_shape(self.model.init, jax.random.key(0)))[0]
 
     def init_client(self, key: jax.Array) -> ClientState:
         """A newcomer's state: personal params from its own key."""
@@ -207,11 +212,7 @@ class LocalTraining(NamedTuple):
         pace: jax.Array | None = None,
     ) -> tuple[tuple[Params, Any], jax.Array]:
         """One local step on some windows."""
-        return self.learn(carry, self.cut(data, windows), server_shared, pace)
-
-    def cut(self, data: ClientData, windows: Any) -> tuple[Any, jax.Array]:
-        """Inputs and targets (batch,) of some windows."""
-        return self.view.cut(data, windows)
+        return self.learn(carry, self.view.cut(data, windows), server_shared, pace)
 
     def learn(
         self,
@@ -260,7 +261,8 @@ class LocalTraining(NamedTuple):
         )
         is_finite = jnp.isfinite(numbers).all()  # one reduction: many take long to compile
         kept = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), after, client)
-        return kept, subtract(shared, server_shared), is_finite
+        update = {name: shared[name] - server_shared[name] for name in shared}
+        return kept, update, is_finite
 
     def protect(self, update: Params, server_shared: Params, key: jax.Array) -> Params:
         """The update as it leaves; the key is the round's."""
@@ -295,7 +297,7 @@ def client_update(
             return training.step(
                 carry, jax.tree.map(lambda a: a[0], windows), data, server_shared, pace
             )
-        batches = jax.vmap(lambda one: training.cut(data, one))(windows)
+        batches = jax.vmap(lambda one: training.view.cut(data, one))(windows)
         return jax.lax.scan(
             lambda carry, one: training.learn(carry, one, server_shared, pace), carry, batches
         )

@@ -28,7 +28,7 @@ REASONS = (
     "the weight is too large",
     "the norm is too large",
 )
-_ACCEPTED, _ABSENT, _NOT_FINITE, _BAD_WEIGHT, _HUGE_WEIGHT, _HUGE_NORM = range(len(REASONS))
+ACCEPTED, _ABSENT, _NOT_FINITE, _BAD_WEIGHT, _HUGE_WEIGHT, _HUGE_NORM = range(len(REASONS))
 _REMEMBERED_ROUNDS = 16
 
 
@@ -36,8 +36,8 @@ class Limits(NamedTuple):
     """What the gate tolerates."""
 
     max_weight: float
+    # Largest norm of an update, as a multiple of the cohort's (lower) median.
     max_norm_ratio: float
-    """Largest norm of an update, as a multiple of the cohort's (lower) median."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Reply:
     client: str
     run: str
     round_index: int
+    # Digest of the shared params that training started from.
     base: str
-    """Digest of the shared params that training started from."""
     update: Mapping[str, Any]
+    # Number of training windows, as the client says.
     weight: Any
-    """Number of training windows, as the client says."""
     loss: float
 
 
@@ -73,12 +73,11 @@ class Door:
     """
 
     run: str
+    # Shape and dtype of every shared name: the allow-list.
     shared: Mapping[str, tuple[tuple[int, ...], Any]]
-    """Shape and dtype of every shared name: the allow-list."""
+    # Digests of the updates that were admitted lately, with their round; the base's digest stops
+    # older ones.
     seen: dict[str, int] = field(default_factory=dict)
-    """Digests of the updates that were admitted lately, with their round; the base's digest stops
-    older ones.
-    """
 
     def admit(
         self,
@@ -110,32 +109,42 @@ class Door:
     def _fault(
         self, reply: Reply, cohort: Sequence[str], bases: Mapping[str, str], round_index: int
     ) -> str | None:
-        if type_fault := _type_fault(reply):
-            return type_fault
+        """The first thing that is wrong with a reply; what is asked later relies on what was asked
+        before.
+        """
+        if wrong := _type_fault(reply):
+            return wrong
         if reply.client not in cohort:
             return "it was not asked in this round"
         if reply.run != self.run:
             return "it belongs to another run"
-        if missing := [name for name in self.shared if name not in reply.update]:
-            return f"parameter {missing[0]!r} is missing"
-        if extra := [name for name in reply.update if name not in self.shared]:
-            return f"parameter {extra[0]!r} is not shared"
+        if wrong := self._update_fault(reply.update):
+            return wrong
+        is_zero = not any(np.any(value) for value in reply.update.values())
+        if digest(reply.update) in self.seen and not is_zero:
+            return "it is a replay of an earlier update"
+        if reply.round_index != round_index:
+            return f"it answers round {reply.round_index}, not {round_index}"
+        if reply.base != bases[reply.client]:
+            return "it was trained from other shared parameters than it was sent"
+        return None
+
+    def _update_fault(self, update: Mapping[str, Any]) -> str | None:
+        """What is wrong with the names, shapes and types of an update."""
+        faults = [f"parameter {name!r} is missing" for name in self.shared if name not in update]
+        faults += [
+            f"parameter {name!r} is not shared" for name in update if name not in self.shared
+        ]
+        if faults:
+            return faults[0]
         for name, (shape, dtype) in self.shared.items():
-            value = reply.update[name]
+            value = update[name]
             if not isinstance(value, np.ndarray | jax.Array):
                 return f"{name!r} is of type {type(value).__name__}, not an array"
             if value.dtype != dtype:
                 return f"{name!r} has dtype {value.dtype}, not {np.dtype(dtype)}"
             if tuple(value.shape) != tuple(shape):
                 return f"{name!r} has shape {tuple(value.shape)}, not {tuple(shape)}"
-        if digest(reply.update) in self.seen and any(
-            np.any(value) for value in reply.update.values()
-        ):
-            return "it is a replay of an earlier update"
-        if reply.round_index != round_index:
-            return f"it answers round {reply.round_index}, not {round_index}"
-        if reply.base != bases[reply.client]:
-            return "it was trained from other shared parameters than it was sent"
         return None
 
 
@@ -145,21 +154,22 @@ def _type_fault(reply: Any) -> str | None:
     """
     if not isinstance(reply, Reply):
         return "it is not a reply"
-    if not isinstance(getattr(reply, "update"), Mapping):  # noqa: B009 (the annotation is a claim)
-        return "its update is not a mapping from names to arrays"
-    for what in ("client", "run", "base"):
-        if not isinstance(getattr(reply, what), str):
-            return f"its {what} is not a text"
-    if type(reply.round_index) is not int:
-        return "its round is not a whole number"
-    for what in ("weight", "loss"):
-        value = getattr(reply, what)
-        if isinstance(value, bool | np.bool_) or not isinstance(
-            value, int | float | np.integer | np.floating
-        ):
-            return f"its {what} is of type {type(value).__name__}, not a number"
-        if isinstance(value, int) and abs(value) > 2**63:
-            return f"its {what} is too large"
+    given = vars(reply)
+    numbers = (int, float, np.integer, np.floating)
+    kinds: list[tuple[str, Any, str]] = [
+        ("update", Mapping, "its update is not a mapping from names to arrays"),
+        *((name, str, f"its {name} is not a text") for name in ("client", "run", "base")),
+        ("round_index", int, "its round is not a whole number"),
+        *(
+            (name, numbers, f"its {name} is of type {type(given[name]).__name__}, not a number")
+            for name in ("weight", "loss")
+        ),
+    ]
+    for name, kind, fault in kinds:
+        if not isinstance(given[name], kind) or isinstance(given[name], bool):
+            return fault
+        if isinstance(given[name], int) and abs(given[name]) > 2**63:
+            return f"its {name} is too large"
     return None
 
 
@@ -175,12 +185,12 @@ def screen(
     """
     is_finite, norms = measure(updates, losses)
     verdicts = judge(is_finite, norms, weights, has_answered, limits)
-    is_good = verdicts == _ACCEPTED
+    is_good = verdicts == ACCEPTED
     return zero_rows(updates, is_good), jnp.where(is_good, weights, 0), verdicts
 
 
 def measure(updates: Params, losses: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What the gate must know of each update (clients,): whether all in it is finite, and its norm."""
+    """What the gate must know of each update (clients,): whether it is finite, and its norm."""
     if not updates:
         return jnp.isfinite(losses), jnp.zeros(losses.shape)
     rows = join_rows(updates)
@@ -217,7 +227,7 @@ def judge(
             ~jnp.isfinite(norms) | ((median > 0) & ~(norms / limits.max_norm_ratio <= median)),
         ],
         [_ABSENT, _NOT_FINITE, _BAD_WEIGHT, _HUGE_WEIGHT, _HUGE_NORM],
-        _ACCEPTED,
+        ACCEPTED,
     )
 
 

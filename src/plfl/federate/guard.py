@@ -22,12 +22,11 @@ class Guard(NamedTuple):
     program.
     """
 
+    # The largest change of a unit (a row of a matrix), in medians over its layer.
     max_unit_change: float
-    """The largest change of a unit (a row of a matrix), in medians over its layer."""
+    # The noise: of an update on n windows, each number gets this / n of its layer's root mean
+    # square, at most all.
     blurred_windows: float
-    """The noise: of an update on n windows, each number gets this / n of its layer's root mean
-    square, at most all.
-    """
 
     def __call__(self, update: Params, num_windows: int, key: jax.Array) -> Params:
         """The update that leaves."""

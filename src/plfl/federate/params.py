@@ -78,11 +78,6 @@ def cohort_ticket(client_key: jax.Array, round_index: jax.Array | int) -> jax.Ar
     return jax.random.bits(jax.random.fold_in(jax.random.fold_in(client_key, _COHORT), round_index))
 
 
-def subtract(a: Params, b: Params) -> Params:
-    """a - b, name by name."""
-    return {name: a[name] - b[name] for name in a}
-
-
 def join_rows(params: Params) -> jax.Array:
     """Stacked params (rows, ...) as (rows, numbers).
 

@@ -5,8 +5,8 @@ Plain federated learning, PL-FL and local training are three lists of patterns, 
 [] shares everything, ["mlp.*"] keeps the head at home, ["*"] shares nothing.
 """
 
+import fnmatch
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from plfl.errors import BadInput
@@ -37,19 +37,18 @@ def make_partition(names: Iterable[str], personal: Sequence[str]) -> Partition:
     Partition(shared=('lstm.bias',), personal=('mlp.bias',))
     """
     names = tuple(names)
+    matched: set[str] = set()
     for pattern in personal:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            near = (
-                f"did you mean {pattern + '.*'!r}? "
-                if any(name.startswith(f"{pattern}.") for name in names)
-                else ""
-            )
+        found = fnmatch.filter(names, pattern)
+        if not found:
+            near = fnmatch.filter(names, f"{pattern}.*")
+            hint = f"did you mean {pattern + '.*'!r}? " if near else ""
             raise BadInput(
                 f"personal pattern {pattern!r} matches no parameter",
-                f"{near}the model has {', '.join(names)}",
+                f"{hint}the model has {', '.join(names)}",
             )
-    is_personal = {name: any(fnmatchcase(name, pattern) for pattern in personal) for name in names}
+        matched |= set(found)
     return Partition(
-        shared=tuple(name for name in names if not is_personal[name]),
-        personal=tuple(name for name in names if is_personal[name]),
+        shared=tuple(name for name in names if name not in matched),
+        personal=tuple(name for name in names if name in matched),
     )

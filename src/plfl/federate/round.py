@@ -1,8 +1,9 @@
 """One round of the paper's Algorithm 2, the same for every carrier.
 
 A carrier supplies `train`: how the cohort's clients get the shared params and how their answers
-come back. The plain loop (`loop`), the vectorised engine (`engine`) and a real network differ there
-and nowhere else.
+come back. The plain loop, the vectorised engines and a real network differ there and nowhere else;
+only where the answers do not fit into memory (`engines.streamed`) the same parts are taken some
+clients at a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from plfl.federate.client import ClientState
-from plfl.federate.gate import Limits, Reply, screen
+from plfl.federate.gate import ACCEPTED, Limits, Reply, screen
 from plfl.federate.params import cohort_ticket
 from plfl.federate.server import ServerOptimizer, ServerState
 from plfl.forecast.models import Params
@@ -31,22 +32,20 @@ class Answers(NamedTuple):
     """
 
     clients: ClientState
+    # (clients, ...) shared params after training minus those that the server sent.
     updates: Params
-    """(clients, ...) shared params after training minus those that the server sent."""
+    # (clients,) number of training windows, as each client says.
     weights: jax.Array
-    """(clients,) number of training windows, as each client says."""
+    # (clients,) bool
     has_answered: jax.Array
-    """(clients,) bool"""
+    # (clients,) mean training loss; not finite where training diverged.
     losses: jax.Array
-    """(clients,) mean training loss; not finite where training diverged."""
 
 
 class Train(Protocol):
     """Carries a round to the cohort and back."""
 
-    def __call__(
-        self, state: FederationState, cohort: jax.Array, round_index: jax.Array
-    ) -> Answers:
+    def __call__(self, state: FederationState, cohort: jax.Array, round_index: Any) -> Answers:
         """Broadcast, update locally, collect."""
 
 
@@ -54,16 +53,16 @@ class RoundResult(NamedTuple):
     """The state after a round, and what happened in it."""
 
     state: FederationState
+    # (clients,) index into `gate.REASONS`.
     verdicts: jax.Array
-    """(clients,) index into `gate.REASONS`."""
+    # (clients,)
     losses: jax.Array
-    """(clients,)"""
 
 
 def run_round(
     state: FederationState,
     cohort: jax.Array,
-    round_index: jax.Array,
+    round_index: jax.Array | int,
     *,
     train: Train,
     server: ServerOptimizer,
@@ -76,15 +75,19 @@ def run_round(
     `is_weighted`. A round in which nobody's update counts leaves the server as it was.
     """
     answers = train(state, cohort, round_index)
-    updates, weights, verdicts = screen(
+    updates, _, verdicts = screen(
         answers.updates, answers.weights, answers.losses, answers.has_answered, limits
     )
-    if not is_weighted:
-        weights = (weights > 0).astype(weights.dtype)
+    weights = count_weights(verdicts, answers.weights, is_weighted)
     stepped = server.update(state.server, updates, weights)
     counts = weights.sum() > 0
     next_server = jax.tree.map(lambda new, old: jnp.where(counts, new, old), stepped, state.server)
     return RoundResult(FederationState(next_server, answers.clients), verdicts, answers.losses)
+
+
+def count_weights(verdicts: Any, weights: Any, is_weighted: bool) -> jax.Array:
+    """What each client's answer counts for (clients,): nothing unless the gate accepted it."""
+    return jnp.where(verdicts == ACCEPTED, weights if is_weighted else jnp.ones_like(weights), 0)
 
 
 def stack_replies(

@@ -22,58 +22,51 @@ from plfl.forecast.models import Params
 class ServerState(NamedTuple):
     """What the server keeps. It never holds a personal param."""
 
+    # x (the shared params) and, where there are any, the moments m and v.
     common: dict[str, Params]
-    """x (the shared params) and, where there are any, the moments m and v."""
+    # The same for servers that keep something for each client: arrays (clients, ...); empty for the
+    # others.
     per_client: dict[str, Params]
-    """The same for servers that keep something for each client: arrays (clients, ...); empty for
-    the others.
-    """
+    # (clients,) last known weight of each client; 0 rows are padding.
     weight: jax.Array
-    """(clients,) last known weight of each client; 0 rows are padding."""
+    # () int32, rounds in which anything was learned.
     num_rounds: jax.Array
-    """() int32, rounds in which anything was learned."""
 
 
 class Parts(NamedTuple):
     """A server's update in pieces, so that it can be taken over any number of clients, some at a
     time.
 
-    Between `turn` and `follow` the aggregate tames the steps of all clients that answered.
+    Between `to_steps` and `follow` the aggregate tames the steps of all clients that answered.
     """
 
-    turn: Callable[[ServerState, Params, jax.Array], tuple[dict[str, Params], Params]]
-    """From state, updates and weights, all of some clients, to what is kept for each of them, and
-    the step that each asks for (clients, ...).
-    """
+    # From state, updates and weights, all of some clients, to what is kept for each of them, and
+    # the step that each asks for (clients, ...).
+    to_steps: Callable[[ServerState, Params, jax.Array], tuple[dict[str, Params], Params]]
+    # From state (with what `to_steps` keeps), steps and weights, all of some clients, to what is
+    # kept for each of them, what is averaged over all clients (clients, ...), and with which
+    # weights; the state's weights are those before.
     follow: Callable[[ServerState, Params, jax.Array], tuple[dict[str, Params], Params, jax.Array]]
-    """From state (with what `turn` keeps), steps and weights, all of some clients, to what is kept
-    for each of them, what is averaged over all clients (clients, ...), and with which weights; the
-    state's weights are those before.
-    """
+    # From state and mean over all clients to the next state, but for what it keeps for each client.
     step: Callable[[ServerState, Params], ServerState]
-    """From state and mean over all clients to the next state, but for what it keeps for each
-    client.
-    """
+    # From the next state and what was kept for some clients to what is kept for them in the end.
     spread: Callable[[ServerState, dict[str, Params]], dict[str, Params]]
-    """From the next state and what was kept for some clients to what is kept for them in the end.
-    """
 
 
 class ServerOptimizer(NamedTuple):
     """How a server follows updates."""
 
+    # From shared params and the number of clients to the first state.
     init: Callable[[Params, int], ServerState]
-    """From shared params and the number of clients to the first state."""
+    # From state, updates (clients, ...) and weights (clients,) to the next state; at least one
+    # weight is positive.
     update: Callable[[ServerState, Params, jax.Array], ServerState]
-    """From state, updates (clients, ...) and weights (clients,) to the next state; at least one
-    weight is positive.
-    """
+    # The shared params that a client starts its round from.
     broadcast: Callable[[ServerState, jax.Array | int], Params]
-    """The shared params that a client starts its round from."""
+    # What `update` consists of.
     parts: Parts
-    """What `update` consists of."""
+    # What steps are made into before they are averaged.
     aggregate: Aggregate
-    """What steps are made into before they are averaged."""
 
 
 def mean_update(updates: Params, weights: jax.Array) -> Params:
@@ -119,7 +112,9 @@ def fed_yogi(
 def _adaptive(
     lr: float, beta1: float, tau: float, rule: Callable[[jax.Array, jax.Array], jax.Array]
 ) -> ServerOptimizer:
-    """m = b1 m + (1 - b1) d; v by the rule; x += lr m / (sqrt(v) + tau). m starts at 0, v at tau^2."""
+    """m = b1 m + (1 - b1) d; v by the rule; x += lr m / (sqrt(v) + tau). m begins at 0, v at
+    tau^2.
+    """
 
     def init(shared: Params, num_clients: int) -> ServerState:
         m = jax.tree.map(jnp.zeros_like, shared)
@@ -140,7 +135,7 @@ def _follow_mean(
 ) -> ServerOptimizer:
     """A server that keeps nothing for single clients and follows their mean update."""
     parts = Parts(
-        turn=lambda state, updates, weights: ({}, updates),
+        to_steps=lambda state, updates, weights: ({}, updates),
         follow=lambda state, steps, weights: ({}, steps, weights),
         step=step,
         spread=lambda state, per_client: per_client,
@@ -160,11 +155,9 @@ def _in_one(
     """The server that takes the updates of all clients at once."""
 
     def update(state: ServerState, updates: Params, weights: jax.Array) -> ServerState:
-        turned, steps = parts.turn(state, updates, weights)
+        kept, steps = parts.to_steps(state, updates, weights)
         tamed = aggregate.tame(steps, weights)
-        per_client, averaged, shares = parts.follow(
-            state._replace(per_client=turned), tamed, weights
-        )
+        per_client, averaged, shares = parts.follow(state._replace(per_client=kept), tamed, weights)
         average = mean_update(averaged, aggregate.weigh(shares))
         stepped = parts.step(state._replace(weight=known_weights(state, weights)), average)
         return stepped._replace(per_client=parts.spread(stepped, per_client))
@@ -195,21 +188,22 @@ def fed_avg_adaptive(
             lambda n, o: jnp.where((weights > 0).reshape(-1, *[1] * (n.ndim - 1)), n, o), new, old
         )
 
-    def turn(
+    def to_steps(
         state: ServerState, updates: Params, weights: jax.Array
     ) -> tuple[dict[str, Params], Params]:
-        x, v = state.per_client["x"], state.per_client["v"]
-        v = answered(
-            weights, jax.tree.map(lambda v, d: beta2 * v + (1 - beta2) * d**2, v, updates), v
+        before = state.per_client["v"]
+        after = jax.tree.map(lambda v, d: beta2 * v + (1 - beta2) * d**2, before, updates)
+        v = answered(weights, after, before)
+        return state.per_client | {"v": v}, jax.tree.map(
+            lambda v, d: lr * d / (jnp.sqrt(v) + tau), v, updates
         )
-        return {"x": x, "v": v}, jax.tree.map(lambda v, d: lr * d / (jnp.sqrt(v) + tau), v, updates)
 
     def follow(
         state: ServerState, steps: Params, weights: jax.Array
     ) -> tuple[dict[str, Params], Params, jax.Array]:
-        x = state.per_client["x"]
-        x = answered(weights, jax.tree.map(lambda x, s: x + s, x, steps), x)
-        return {"x": x, "v": state.per_client["v"]}, x, known_weights(state, weights)
+        before = state.per_client["x"]
+        x = answered(weights, jax.tree.map(lambda x, s: x + s, before, steps), before)
+        return state.per_client | {"x": x}, x, known_weights(state, weights)
 
     def step(state: ServerState, average: Params) -> ServerState:
         return _next(state, common={"x": average})
@@ -219,12 +213,12 @@ def fed_avg_adaptive(
         x = jax.tree.map(
             lambda x, mean: jnp.where(is_sync, mean, x), per_client["x"], state.common["x"]
         )
-        return {"x": x, "v": per_client["v"]}
+        return per_client | {"x": x}
 
     return _in_one(
         init,
         lambda state, c: {n: rows[c] for n, rows in state.per_client["x"].items()},
-        Parts(turn, follow, step, spread),
+        Parts(to_steps, follow, step, spread),
     )
 
 

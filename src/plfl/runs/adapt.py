@@ -28,7 +28,9 @@ from plfl.data.rules import Finding
 from plfl.data.sources import load_frame, load_sources
 from plfl.errors import BadInput
 from plfl.federate import checkpoint
-from plfl.federate.federation import Federation, complete
+from plfl.federate.engines import make_engine
+from plfl.federate.engines.engine import Engine
+from plfl.federate.plan import complete, make_plan
 from plfl.federate.processes.devices import prepare
 from plfl.federate.round import FederationState
 from plfl.forecast import families
@@ -42,7 +44,7 @@ from plfl.recipes import make_recipe
 from plfl.report.page import ADAPTATION, write_report
 from plfl.runs import folder as runfolder
 from plfl.runs.results import describe_personal, score_clients
-from plfl.runs.tuning import Choice, Tuner, fine_tune, full_params, train
+from plfl.runs.tuning import Choice, Tuner, fine_tune, train
 from plfl.storage import write_json, write_text
 
 CURVE_DAYS = (3, 7, 14, 28)
@@ -341,9 +343,9 @@ class _Adapter:
             log.warning("%s took part in the run already; each has a model there", some)
         tuned = self._tune(self.config, task, "adapting")
         alone = tuned.tuner.alone
-        calibrations = fit_all(task, alone.engine.predict(tuned.state, "validation"))
+        calibrations = fit_all(task, alone.predict(tuned.state, "validation"))
         if place is not None:
-            deploy_all(place, task, self.config, full_params(alone, tuned.state), calibrations)
+            deploy_all(place, task, self.config, alone.full_params(tuned.state), calibrations)
         found = [
             self._describe(task, row, tuned.choices[row], calibrations[row])
             for row in range(task.panel.num_clients)
@@ -377,13 +379,13 @@ class _Adapter:
         """Every meter tunes a copy of the shared model, and keeps what its validation part
         rewards.
         """
-        federation = Federation(config, task, None, self.devices)
-        begun = federation.start_from(self.run.params)
-        tuner = Tuner(federation, _CAUTION)
+        engine = make_engine(make_plan(config, task), self.devices)
+        begun = engine.start_from(self.run.params)
+        tuner = Tuner(engine, _CAUTION)
         total = config.tune_rounds
         self.tell(Progress(at, 0, total))
         state, choices = tuner.tune(begun, lambda done: self.tell(Progress(at, done, total)))
-        return _Tuned(tuner, state, choices, full_params(federation, begun))
+        return _Tuned(tuner, state, choices, engine.full_params(begun))
 
     def measure(self, panel: Panel, days: int) -> dict[str, Any] | None:
         """How each method does on the last tenth of the record with so many days before it; None if
@@ -402,7 +404,7 @@ class _Adapter:
         total = config.tune_rounds
         self.tell(Progress(f"curve, {days} days, local", total, total))
         alone = {"personal": PERSONAL_ALIASES["all"], "fraction": 1.0}
-        local = Federation(config.model_copy(update=alone), task, None, self.devices)
+        local = make_engine(make_plan(config.model_copy(update=alone), task), self.devices)
         methods = {
             "adapted": _score(tuned.tuner.alone, tuned.state),
             "shared": _score(tuned.tuner.alone, shared),
@@ -434,12 +436,12 @@ def _curve_lengths(panel: Panel) -> list[int]:
     return lengths
 
 
-def _score(federation: Federation, state: FederationState) -> dict[str, Any]:
+def _score(engine: Engine, state: FederationState) -> dict[str, Any]:
     """MASE on the test part of what is published: the mean, by meter and by lead, and how many
     meters are below persistence.
     """
-    task = federation.task
-    _, published = publish(task, partial(federation.engine.predict_at, state))
+    task = engine.plan.task
+    _, published = publish(task, partial(engine.predict_at, state))
     known = set(task.panel.ids)
     scored = [client for client in score_clients(task, published) if client.id in known]
     mases = {client.id: client.mase for client in scored}

@@ -17,17 +17,19 @@ import numpy as np
 from plfl.config import LEVELS, Config
 from plfl.errors import BadInput
 from plfl.federate.client import ClientState, LocalTraining, client_update
-from plfl.federate.federation import Federation, make_plan
+from plfl.federate.engines import make_engine
+from plfl.federate.engines.engine import Engine
 from plfl.federate.params import batches_key, client_keys, personal_key
 from plfl.federate.partition import make_partition
+from plfl.federate.plan import make_plan
 from plfl.federate.processes.devices import usable_cores
 from plfl.forecast import families
 from plfl.forecast.baselines.boosting import boosted, import_lightgbm
 from plfl.forecast.baselines.ridge import ridge
-from plfl.forecast.models import Model, Params
+from plfl.forecast.models import Model, Params, check_model, make_model
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task
-from plfl.runs.tuning import fine_tune, sent_params, train
+from plfl.runs.tuning import fine_tune, train
 
 NAMES = ("ridge", "lightgbm", "central", *(level.name for level in LEVELS.values()), "fl_finetuned")
 _EVAL_WINDOWS = 256
@@ -78,8 +80,9 @@ def find_own(config: Config, task: Task, model: Model | None = None) -> str | No
     """Which of the paper's three the run of this config is; None if its partition is none of
     theirs.
     """
-    partition = make_plan(config, task, model).training.partition
-    params = partition.shared + partition.personal
+    model = model or make_model(config, task)
+    params = tuple(check_model(model, task))
+    partition = make_partition(params, config.personal)
     for level in LEVELS.values():
         patterns = personal_patterns(level.name, config)
         with suppress(BadInput):  # a model of the user's own need not have a head of that name
@@ -210,13 +213,13 @@ class _Comparison:
             case "fl_finetuned":
                 return self._fine_tuned()
         is_alone = name == "local" and config.fraction == 1
-        federation = self._alone if is_alone else self._federation(name)
-        return federation.engine.predict(train(federation), self.part)
+        engine = self._alone if is_alone else self._engine(name)
+        return engine.predict(train(engine), self.part)
 
-    def _federation(self, name: str, **changes: float) -> Federation:
+    def _engine(self, name: str, **changes: float) -> Engine:
         patterns = personal_patterns(name, self.config)
         config = self.config.model_copy(update={"personal": patterns, **changes})
-        return Federation(config, self.task, self.model, self.devices)
+        return make_engine(make_plan(config, self.task, self.model), self.devices)
 
     def _fine_tuned(self) -> list[np.ndarray]:
         """Plain FL, then alone: a quarter of the rounds more, or the config's own tuning without a
@@ -227,17 +230,17 @@ class _Comparison:
         if self.config.tune_rounds:
             num_rounds = self.config.tune_rounds
             changes = {"rounds": num_rounds, "client_lr": self.config.tune_lr}
-            alone = self._federation("local", fraction=1.0, **changes)
-        return alone.engine.predict(fine_tune(alone, self._plain[1], num_rounds), self.part)
+            alone = self._engine("local", fraction=1.0, **changes)
+        return alone.predict(fine_tune(alone, self._plain[1], num_rounds), self.part)
 
     @cached_property
     def _plain(self) -> tuple[list[np.ndarray], Params]:
         """Plain FL: its forecasts, and the params (clients, ...) that its clients end with."""
-        federation = self._federation("fl")
-        state = train(federation)
-        return federation.engine.predict(state, self.part), sent_params(federation, state)
+        engine = self._engine("fl")
+        state = train(engine)
+        return engine.predict(state, self.part), engine.sent_params(state)
 
     @cached_property
-    def _alone(self) -> Federation:
+    def _alone(self) -> Engine:
         """Every client for itself, in every round."""
-        return self._federation("local", fraction=1.0)
+        return self._engine("local", fraction=1.0)

@@ -9,112 +9,96 @@ personalization is the client's own choice, and nothing of it is sent.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from plfl.config import PERSONAL_ALIASES
-from plfl.federate.federation import Federation
+from plfl.federate.engines import make_engine
+from plfl.federate.engines.engine import Engine
+from plfl.federate.plan import make_plan
 from plfl.federate.round import FederationState
 from plfl.forecast.calibrate import read_targets
 from plfl.forecast.models import Params
 from plfl.forecast.windows import Task, spread_origins
 
+# How far a candidate lies on the way from the shared model to the tuned one.
 SHARES = (0.5, 1.0)
-"""How far a candidate lies on the way from the shared model to the tuned one."""
+# A candidate has to be better than the shared model by this share.
 MARGIN = 0.005
-"""A candidate has to be better than the shared model by this share."""
-_MAX_WINDOWS = 400
-"""Validation windows that a client's choice looks at."""
+_MAX_WINDOWS = 400  # of the validation part that a client's choice looks at
 
 
-def train(federation: Federation) -> FederationState:
-    """The state after all rounds of a federation."""
-    return _run_rounds(federation, federation.engine.init(), 1, federation.config.rounds)
+def train(engine: Engine) -> FederationState:
+    """The state after all rounds of a plan."""
+    return _run_rounds(engine, engine.init(), 1, engine.plan.config.rounds)
 
 
-def fine_tune(alone: Federation, begun: Params, num_rounds: int) -> FederationState:
+def fine_tune(alone: Engine, begun: Params, num_rounds: int) -> FederationState:
     """The state of clients that go on alone for some rounds, each from its own row of params
     (clients, ...).
 
-    `alone` is a federation that shares nothing. Batches are those of the rounds after its config's.
+    The plan of `alone` shares nothing. Batches are those of the rounds after its config's.
     """
-    state = alone.engine.fetch(alone.engine.init())
-    state = state._replace(clients=state.clients._replace(personal=begun))
-    return _run_rounds(alone, alone.engine.place(state), alone.config.rounds + 1, num_rounds)
+    return _run_rounds(alone, alone.start_with(begun), alone.plan.config.rounds + 1, num_rounds)
 
 
 def _run_rounds(
-    federation: Federation, state: FederationState, first: int, num_rounds: int
+    engine: Engine, state: FederationState, first: int, num_rounds: int
 ) -> FederationState:
     for at in range(first, first + num_rounds):
-        state = jax.block_until_ready(federation.engine.run_round(state, at)[0].state)
+        state = jax.block_until_ready(engine.run_round(state, at)[0].state)
     return state
-
-
-def sent_params(federation: Federation, state: FederationState) -> Params:
-    """What the server would send each client next: (clients, ...)."""
-    server = jax.tree.map(jnp.asarray, federation.engine.fetch(state).server)
-    clients = jnp.arange(federation.task.panel.num_clients)
-    return jax.tree.map(
-        np.asarray, jax.vmap(lambda c: federation.engine.server.broadcast(server, c))(clients)
-    )
 
 
 class Choice(NamedTuple):
     """What one client kept for a band of leads."""
 
+    # It went on alone for so many rounds; 0 keeps the shared model.
     rounds: int
-    """It went on alone for so many rounds; 0 keeps the shared model."""
+    # How far from the shared model towards the tuned one.
     share: float
-    """How far from the shared model towards the tuned one."""
+    # On the validation part, relative to persistence.
     shared_error: float
-    """On the validation part, relative to persistence."""
     error: float
 
 
 class Tuner:
     """The second stage of a federation."""
 
-    def __init__(self, federation: Federation, caution: float = 0.0) -> None:
+    def __init__(self, engine: Engine, caution: float = 0.0) -> None:
         """With `caution`, a copy has to be better by this share more, divided by the days of the
         validation part.
         """
-        config = federation.config
-        alone = config.model_copy(
-            update={
-                "personal": PERSONAL_ALIASES["all"],
-                "client_lr": config.tune_lr,
-                "rounds": config.tune_rounds,
-                "local_steps": federation.plan.training.local_steps,
-                "max_passes": None,
-                "decay": "cosine",
-                "fraction": 1.0,
-            }
-        )
-        self.federation, self.caution = federation, caution
-        model, devices = (
-            federation.plan.training.model,
-            federation.engine.rows.mesh.devices.ravel().tolist(),
-        )
-        self.alone = Federation(alone, federation.task, model, devices, federation.scratch)
+        plan = engine.plan
+        changes = {
+            "personal": PERSONAL_ALIASES["all"],
+            "client_lr": plan.config.tune_lr,
+            "rounds": plan.config.tune_rounds,
+            "local_steps": plan.training.local_steps,
+            "max_passes": None,
+            "decay": "cosine",
+            "fraction": 1.0,
+        }
+        config = plan.config.model_copy(update=changes)
+        self.engine = engine
+        self.caution = caution
+        own = make_plan(config, plan.task, plan.training.model)
+        self.alone = make_engine(own, engine.devices, engine.scratch)
 
     def compile(self) -> None:
         """Compile the rounds ahead of the first one."""
-        self.alone.engine.compile(self.alone.engine.init())
+        self.alone.compile(self.alone.init())
 
     def compile_forecasts(self) -> None:
         """Compile the forecasts ahead of the first ones."""
-        some = [origins[:1] for origins in self.alone.task.origins["validation"]]
-        self.alone.engine.predict_at(self.alone.engine.init(), some)
+        some = [origins[:1] for origins in self.alone.plan.task.origins["validation"]]
+        self.alone.predict_at(self.alone.init(), some)
 
-    def predict(self, state: FederationState, origins: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def predict(self, state: FederationState, part: str) -> list[np.ndarray]:
         """Each client's forecasts from the first stage's state, by the second stage's program."""
-        return self.alone.engine.predict_at(
-            self._state(full_params(self.federation, state)), origins
-        )
+        return self.alone.predict(self.alone.start_with(self.engine.full_params(state)), part)
 
     def tune(
         self, state: FederationState, observer: Callable[[int], None] | None = None
@@ -123,70 +107,48 @@ class Tuner:
 
         `observer` is called with the number of rounds that are done, after each.
         """
-        engine, judge = self.alone.engine, _Judge(self.alone.task)
-        shared = full_params(self.federation, state)
-        state = self._state(shared)
-        shared_errors = judge.errors(engine.predict_at(state, judge.origins))  # (clients, bands)
-        best, goal = jax.tree.map(np.copy, shared), shared_errors * (1 - self._margins()[:, None])
+        task = self.alone.plan.task
+        rounds = self.alone.plan.config.rounds
+        judge = _Judge(task)
+
+        def errors_of(state: FederationState) -> np.ndarray:
+            return judge.errors(self.alone.predict_at(state, judge.origins))
+
+        shared = self.engine.full_params(state)
+        state = self.alone.start_with(shared)
+        shared_errors = errors_of(state)  # (clients, bands)
+        best = jax.tree.map(np.copy, shared)
+        days = np.maximum(task.bounds[:, 2] - task.bounds[:, 1], 1) / task.panel.steps_per_day
+        margins = np.maximum(MARGIN, self.caution / days)  # (clients,)
+        goal = shared_errors * (1 - margins[:, None])
         kept = np.zeros((*goal.shape, 2))  # rounds, share
-        for at in range(1, self.alone.config.rounds + 1):
-            state = jax.block_until_ready(engine.run_round(state, at)[0].state)
-            for share in SHARES if at in _moments(self.alone.config.rounds) else ():
-                tuned = engine.fetch(state).clients.personal
+        for at in range(1, rounds + 1):
+            state = jax.block_until_ready(self.alone.run_round(state, at)[0].state)
+            for share in SHARES if at in _moments(rounds) else ():
+                tuned = self.alone.fetch(state).clients.personal
                 mixed = {
                     name: shared[name] + np.float32(share) * (tuned[name] - shared[name])
                     for name in shared
                 }
-                errors = judge.errors(engine.predict_at(self._state(mixed), judge.origins))
+                errors = errors_of(self.alone.start_with(mixed))
                 is_better = errors < goal
-                self._take(best, mixed, is_better)
-                goal, kept[is_better] = np.where(is_better, errors, goal), (at, share)
+                for k, band in enumerate(task.view.bands):
+                    for name in task.view.params_of(band, best):
+                        best[name][is_better[:, k]] = mixed[name][is_better[:, k]]
+                goal = np.where(is_better, errors, goal)
+                kept[is_better] = (at, share)
             if observer is not None:
                 observer(at)
         errors = np.where(kept[..., 0] > 0, goal, shared_errors)
+        facts = np.stack([kept[..., 0], kept[..., 1], shared_errors, errors], axis=-1)
         choices = [
             {
-                band: Choice(
-                    int(kept[c, k, 0]),
-                    float(kept[c, k, 1]),
-                    float(shared_errors[c, k]),
-                    float(errors[c, k]),
-                )
-                for k, band in enumerate(self.alone.task.view.bands)
+                band: Choice(int(one[0]), *map(float, one[1:]))
+                for band, one in zip(task.view.bands, of_client, strict=True)
             }
-            for c in range(len(kept))
+            for of_client in facts
         ]
-        return self._state(best), choices
-
-    def _margins(self) -> np.ndarray:
-        """(clients,) by which share a copy has to be better than the shared model."""
-        bounds, day = self.alone.task.bounds, self.alone.task.panel.steps_per_day
-        days = np.maximum(bounds[:, 2] - bounds[:, 1], 1) / day
-        return np.maximum(MARGIN, self.caution / days)
-
-    def _state(self, params: dict[str, np.ndarray]) -> FederationState:
-        """A state in which each client has its own row of params."""
-        state = self.alone.engine.fetch(self.alone.engine.init())
-        return self.alone.engine.place(
-            state._replace(clients=state.clients._replace(personal=dict[str, Any](params)))
-        )
-
-    def _take(
-        self, best: dict[str, np.ndarray], mixed: dict[str, np.ndarray], is_better: np.ndarray
-    ) -> None:
-        """Take over what is better (clients, bands)."""
-        view = self.alone.task.view
-        for k, band in enumerate(view.bands):
-            for name in view.params_of(band, best):
-                best[name][is_better[:, k]] = mixed[name][is_better[:, k]]
-
-
-def full_params(federation: Federation, state: FederationState) -> dict[str, np.ndarray]:
-    """Every client's whole model (clients, ...): what the server would send it next, and its own
-    part.
-    """
-    own = jax.tree.map(np.asarray, federation.engine.fetch(state).clients.personal)
-    return dict(sent_params(federation, state)) | own
+        return self.alone.start_with(best), choices
 
 
 def _moments(rounds: int) -> set[int]:
@@ -210,17 +172,17 @@ class _Judge:
         return np.array([self._of_client(row, forecast) for row, forecast in enumerate(forecasts)])
 
     def _of_client(self, row: int, forecast: np.ndarray) -> list[float]:
-        load, origins = self.task.series[row][:, 0], self.origins[row]
         view = self.task.view
-        actual = read_targets(
-            self.task.read_load(row), origins, view.leads, int(self.task.bounds[row][2])
-        )
+        origins = self.origins[row]
+        persistence = self.task.series[row][:, 0][origins][:, None]
+        end = int(self.task.bounds[row][2])
+        actual = read_targets(self.task.read_load(row), origins, view.leads, end)
         said = forecast[..., view.middle] if forecast.ndim == 3 else forecast[:, None]
         is_known = np.isfinite(actual)
         error, naive = (
-            np.where(is_known, np.abs(actual - x), 0).sum(axis=0)
-            for x in (said, load[origins][:, None])
+            np.where(is_known, np.abs(actual - x), 0).sum(axis=0) for x in (said, persistence)
         )
-        relative, is_scored = error / np.maximum(naive, 1e-9), is_known.any(axis=0)
+        relative = error / np.maximum(naive, 1e-9)
+        is_scored = is_known.any(axis=0)
         scored = [relative[np.array(view.leads_of(band)) & is_scored] for band in view.bands]
         return [float(values.mean()) if len(values) else 1.0 for values in scored]

@@ -10,7 +10,7 @@ import pytest
 
 from plfl.data.generated import generate
 from plfl.federate.client import CLIENT_OPTIMIZERS
-from plfl.federate.engines.resident import Engine
+from plfl.federate.engines.resident import Resident
 from plfl.federate.federation import Federation
 from plfl.federate.params import batches_key, client_keys
 from plfl.federate.server import SERVER_OPTIMIZERS
@@ -80,7 +80,7 @@ def test_the_engine_equals_the_loop_for_the_forecaster_of_many_leads_at_a_fallin
 def test_the_engine_equals_the_loop_for_the_paper_s_own_model():
     sizes = {"hidden": 25, "mlp": (150, 75), "lookback": "3h", "batch": 16}
     federation = tiny_federation(**sizes)
-    assert federation.num_params == 60276
+    assert federation.plan.num_params == 60276
     assert_trees_close(run_engine(federation), run_loop(federation, make_loop(federation)))
 
 
@@ -90,16 +90,7 @@ def test_batched_training_equals_training_core_by_core(num_devices, fraction):
     """What a GPU does, or one GPU in each of two processes, on CPU devices."""
     federation = tiny_federation(fraction=fraction, server="fed_avg_adaptive")
     expected = run_engine(federation)
-    engine = federation.engine
-    federation.engine = Engine(
-        federation.task,
-        engine.training,
-        engine.server,
-        jax.devices("cpu")[:num_devices],
-        seed=0,
-        num_asked=engine.num_asked,
-        limits=engine.limits,
-    )
+    federation.engine = Resident(federation.plan, jax.devices("cpu")[:num_devices])
     federation.engine.rows.is_batched = True
     assert_trees_close(run_engine(federation), expected)
 
@@ -123,7 +114,7 @@ def test_plain_fl_with_one_client_equals_central_training():
     federation = tiny_federation(
         generate(1, days=12), personal="none", client="prox", alpha=0.0, client_lr=0.05
     )
-    engine, task = federation.engine, federation.task
+    engine, task = federation.engine, federation.plan.task
     model = lstm_mlp(8, 3, hidden=4, mlp=(6,), is_reference=True)
     params = engine.fetch(engine.init()).server.common["x"]
     optimizer = optax.sgd(0.05)
@@ -177,15 +168,15 @@ def test_the_broadcast_takes_effect(start, takes_effect):
     fails, as it must.
     """
     federation = tiny_federation(start=start, server_lr=0.5, aggregate="mean")
-    engine, training = federation.engine, federation.engine.training
+    engine, training = federation.engine, federation.engine.plan.training
     first = engine.fetch(engine.run_round(engine.init(), 1)[0].state)
     moved = {name: x + 0.3 for name, x in first.server.common["x"].items()}
     expected = dict.fromkeys(moved, 0)
-    for row, data in enumerate(client_data(federation.task)):
+    for row, data in enumerate(client_data(federation.plan.task)):
         params = moved | {name: x[row] for name, x in first.clients.personal.items()}
         state = training.optimizer.init(params)
         for batch in training.pick_batches(
-            data, batches_key(client_keys(0, federation.task.panel.ids)[row], 2)
+            data, batches_key(client_keys(0, federation.plan.task.panel.ids)[row], 2)
         ):
             (params, state), _ = training.step((params, state), batch, data, moved)
         expected = {name: expected[name] + (params[name] - moved[name]) / 5 for name in moved}
@@ -203,7 +194,7 @@ def test_local_training_begins_where_start_says(start, is_server):
     federation = tiny_federation(
         start=start, client="prox", alpha=0.0, client_lr=1e-9, local_steps=1, server_lr=1e-6
     )
-    training = federation.engine.training
+    training = federation.engine.plan.training
     state = federation.engine.fetch(federation.engine.init())
     server_shared = {name: np.full_like(x, 7) for name, x in state.server.common["x"].items()}
     row = jax.tree.map(lambda rows: rows[0], state.clients)._replace(num_rounds=np.int32(3))
@@ -220,7 +211,7 @@ def test_a_newcomer_starts_at_the_server_s_params_even_under_start_own():
     federation = tiny_federation(start="own")
     state = federation.engine.fetch(federation.engine.init())
     row = jax.tree.map(lambda rows: rows[0], state.clients)
-    params, _ = federation.engine.training.begin(state.server.common["x"], row)
+    params, _ = federation.engine.plan.training.begin(state.server.common["x"], row)
     assert_trees_equal({n: params[n] for n in state.server.common["x"]}, state.server.common["x"])
 
 
@@ -253,7 +244,7 @@ def test_updates_weigh_alike_unless_configured(weights):
     loop = make_loop(federation)
     state = federation.engine.fetch(federation.engine.init())
     answers = loop(state, np.ones(5, bool), np.int32(1))
-    factors = np.ones(5) if weights == "equal" else federation.task.num_windows
+    factors = np.ones(5) if weights == "equal" else federation.plan.task.num_windows
     mean = {
         name: np.average(rows, axis=0, weights=factors) for name, rows in answers.updates.items()
     }
@@ -281,7 +272,7 @@ def test_under_local_training_divergence_is_noticed_too():
 
 def test_predictions_are_those_of_the_client_s_own_params():
     federation = tiny_federation(server="fed_avg_adaptive", sync_every=9)
-    engine, task = federation.engine, federation.task
+    engine, task = federation.engine, federation.plan.task
     state = engine.init()
     state = engine.run_round(state, 1)[0].state
     forecasts = engine.predict(state, "validation")
@@ -301,18 +292,8 @@ def test_predictions_are_those_of_the_client_s_own_params():
 
 def test_one_core_gives_the_same_as_two():
     federation = tiny_federation()
-    engine = federation.engine
-    alone = Engine(
-        federation.task,
-        engine.training,
-        engine.server,
-        jax.devices("cpu")[:1],
-        seed=0,
-        num_asked=5,
-        limits=engine.limits,
-    )
     single = tiny_federation()
-    single.engine = alone
+    single.engine = Resident(single.plan, jax.devices("cpu")[:1])
     assert_trees_close(run_engine(single), run_engine(federation), 1e-5)
 
 

@@ -29,7 +29,7 @@ def test_a_federation_in_a_stack_equals_the_same_alone(personal):
         expected = federation.engine.predict(federation.engine.place(alone), "test")
         assert_trees_close(forecasts[k], expected)
     assert [len(rows) for rows in stack.losses(losses)] == [
-        f.task.panel.num_clients for f in federations
+        f.plan.task.panel.num_clients for f in federations
     ]
 
 

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,11 @@ from plfl.deploy.programs.workplace import LOG, free_port
 from plfl.deploy.protocol.policy import guard_of
 from plfl.errors import BadInput, RunFailed
 from plfl.federate import checkpoint
+from plfl.federate.engines import make_engine
 from plfl.federate.engines.loop import Loop
-from plfl.federate.federation import Federation, complete, make_plan
 from plfl.federate.guard import Guard
-from plfl.federate.params import client_keys
-from plfl.federate.round import FederationState, choose_cohort, run_round
+from plfl.federate.plan import complete, make_plan
+from plfl.federate.round import FederationState
 from plfl.forecast.windows import make_task
 
 _STOP_SECONDS = 15.0
@@ -175,23 +176,12 @@ def train_by_loop(panel: Panel, config: Config, draws: jax.Array, guard: Guard) 
     """The state after all rounds of the plain loop with the clients' own draws and guard; the
     config is complete.
     """
-    task = make_task(panel, config)
-    plan = make_plan(config, task)
-    keys = client_keys(config.seed, panel.ids)
-    training = plan.training._replace(guard=guard)
-    data = [task.client(row) for row in range(len(panel.ids))]
-    loop = Loop(training, plan.server, panel.ids, data, draws)
-    state = Federation(config, task, None, jax.devices("cpu")[:1]).engine.init()
+    plan = make_plan(config, make_task(panel, config))
+    plan = replace(plan, training=plan.training._replace(guard=guard))
+    loop = Loop(plan, draws=draws)
+    state = make_engine(plan, jax.devices("cpu")[:1]).init()
     for at in range(1, config.rounds + 1):
-        state = run_round(
-            FederationState(*state),
-            choose_cohort(keys, at, plan.num_asked),
-            at,  # type: ignore[arg-type]
-            train=loop,
-            server=plan.server,
-            limits=plan.limits,
-            is_weighted=plan.is_weighted,
-        ).state
+        state = loop.run_round(state, at)[0].state
     return state
 
 

@@ -22,8 +22,8 @@ from plfl.config import TABLE_FIELDS, Config
 from plfl.data.panel import Panel
 from plfl.deploy.protocol.messages import Shapes
 from plfl.errors import BadInput
-from plfl.federate.federation import Plan, complete, make_plan
 from plfl.federate.guard import Guard
+from plfl.federate.plan import Plan, complete, make_plan
 from plfl.forecast.families import make_view
 from plfl.forecast.windows import PARTS, Origins, Task
 

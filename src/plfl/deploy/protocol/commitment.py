@@ -22,9 +22,9 @@ from plfl.deploy.protocol.agreement import Agreement, check_data, own_plan, shar
 from plfl.deploy.protocol.keepsake import Asked, Keepsake
 from plfl.errors import BadInput
 from plfl.federate.client import ClientState, LocalTraining, client_update
-from plfl.federate.federation import Plan
 from plfl.federate.guard import Guard
 from plfl.federate.params import batches_key, client_keys, personal_key
+from plfl.federate.plan import Plan
 from plfl.forecast.models import Params
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, find_refusals, make_task

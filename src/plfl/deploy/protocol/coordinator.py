@@ -27,7 +27,7 @@ from plfl.deploy.protocol.open_round import OpenRound
 from plfl.deploy.protocol.pace import STALLED, find_rests, look_back
 from plfl.errors import BadInput, Interrupted, RunFailed, Transient
 from plfl.federate import checkpoint, gate, params, server
-from plfl.federate.federation import count_batch, count_steps
+from plfl.federate.plan import count_batch, count_steps
 from plfl.federate.round import Answers, FederationState, cohort_size, run_round, stack_replies
 from plfl.forecast.models import Params
 from plfl.storage import digest

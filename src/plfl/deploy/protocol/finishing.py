@@ -17,7 +17,7 @@ from plfl.deploy.protocol.node import Node
 from plfl.federate.federation import Federation
 from plfl.federate.round import FederationState
 from plfl.forecast.models import Params
-from plfl.runs.train import conclude
+from plfl.runs.finish import conclude
 
 log = logging.getLogger("plfl")
 
@@ -37,7 +37,7 @@ def finish(node: Node, sent: Params) -> None:
 def own_state(node: Node, federation: Federation, sent: Params) -> FederationState:
     """A federation's state of this client alone: the shared params that came, and what it kept."""
     begun = federation.engine.fetch(
-        federation.start_from({name: jnp.asarray(value) for name, value in sent.items()})
+        federation.engine.start_from({name: jnp.asarray(value) for name, value in sent.items()})
     )
     own = node.agreed.last_state()
     clients = jax.tree.map(lambda value: np.asarray(value)[None], own)

@@ -21,8 +21,8 @@ from plfl.config import Config
 from plfl.deploy.files.settings import FREE, Policy
 from plfl.deploy.protocol.agreement import AT_HOME
 from plfl.deploy.protocol.messages import REQUESTS, TRAIN, Message, is_of_type
-from plfl.federate.federation import complete
 from plfl.federate.guard import Guard
+from plfl.federate.plan import complete
 from plfl.recipes import make_recipe
 
 # Settings in which a server may ask for less than the recipe's.

@@ -1,109 +1,121 @@
 """The reference carrier: one client after the other, one step after the other, one message per
 client.
 
-Slow and plain on purpose. The vectorised engine must give the same numbers; a test asks for it with
-every method. Every answer is a `Reply` that passes the gate's door, as over a real network.
+Slow and plain on purpose. The vectorised engines must give the same numbers; a test asks for it
+with every method. Every answer is a `Reply` that passes the gate's door, as over a real network.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plfl.federate.client import ClientState, LocalTraining
+from plfl.federate.client import ClientState
+from plfl.federate.engines.rows import take_rows
 from plfl.federate.gate import Door, Quarantined, Reply
-from plfl.federate.params import batches_key
-from plfl.federate.round import Answers, FederationState, stack_replies
-from plfl.federate.server import ServerOptimizer
+from plfl.federate.params import batches_key, client_keys
+from plfl.federate.plan import Plan
+from plfl.federate.round import (
+    Answers,
+    FederationState,
+    RoundResult,
+    choose_cohort,
+    run_round,
+    stack_replies,
+)
 from plfl.forecast.models import Params
-from plfl.forecast.views import ClientData
+from plfl.forecast.windows import stack_clients
 from plfl.storage import digest
 
+# What happens to replies on their way to the server.
 Deliver = Callable[[list[Reply]], Sequence[Reply]]
-"""What happens to replies on their way to the server."""
 
 
 class Loop:
-    """Carries rounds by a plain loop over clients; `deliver` may lose, alter or repeat replies."""
+    """Carries out a plan by a plain loop over clients; `deliver` may lose, alter or repeat replies.
+
+    Clients draw their batches by `draws` (clients,); by the keys of the plan's seed if left out.
+    """
 
     def __init__(
         self,
-        training: LocalTraining,
-        server: ServerOptimizer,
-        ids: Sequence[str],
-        data: Sequence[ClientData],
-        client_keys: jax.Array,
+        plan: Plan,
         deliver: Deliver = lambda replies: replies,
+        draws: jax.Array | None = None,
         run: str = "loop",
     ) -> None:
-        self.training, self.server, self.ids, self.data = training, server, list(ids), data
-        self.client_keys, self.deliver, self.run = client_keys, deliver, run
-        names = jax.eval_shape(training.model.init, jax.random.key(0))
-        self.door = Door(
-            run,
-            {name: (names[name].shape, names[name].dtype) for name in training.partition.shared},
-        )
-        self.pick, self.begin = jax.jit(training.pick_batches), jax.jit(training.begin)
-        self.step, self.finish = jax.jit(training.step), jax.jit(training.finish)
-        self.pace, self.protect = training.pace, jax.jit(training.protect)
+        training = plan.training
+        self.plan = plan
+        self.server = plan.server
+        self.ids = list(plan.task.panel.ids)
+        stacked = stack_clients([plan.task])  # padded alike: one compiled step serves all clients
+        self.data = [take_rows(stacked, c) for c in range(len(self.ids))]
+        self.client_keys = client_keys(plan.config.seed, self.ids)
+        self.draws = self.client_keys if draws is None else draws
+        self.deliver = deliver
+        shapes = training.shared_shapes
+        self.door = Door(run, {name: (x.shape, x.dtype) for name, x in shapes.items()})
+        steps = ("pick_batches", "begin", "step", "finish", "protect")
+        self.compiled = {name: jax.jit(getattr(training, name)) for name in steps}
         self.quarantined: list[Quarantined] = []
 
+    def run_round(self, state: FederationState, round_index: int) -> tuple[RoundResult, jax.Array]:
+        """Round `round_index` (from 1), and who was asked (clients,)."""
+        cohort = choose_cohort(self.client_keys, round_index, self.plan.num_asked)
+        result = run_round(
+            state,
+            cohort,
+            round_index,
+            train=self,
+            server=self.server,
+            limits=self.plan.limits,
+            is_weighted=self.plan.is_weighted,
+        )
+        return result, cohort
+
     def __call__(
-        self, state: FederationState, cohort: jax.Array, round_index: jax.Array
+        self, state: FederationState, cohort: jax.Array, round_index: jax.Array | int
     ) -> Answers:
         """Ask the cohort's clients one by one and stack what the door admits."""
         asked = [int(c) for c in np.flatnonzero(cohort)]
         broadcasts = {c: self.server.broadcast(state.server, c) for c in asked}
         bases = {self.ids[c]: digest(broadcasts[c]) for c in asked}
-        rows = [_take(state.clients, c) for c in range(len(self.ids))]
+        rows = [jax.tree.map(lambda a, c=c: a[c], state.clients) for c in range(len(self.ids))]
         replies = []
         for c in asked:
             rows[c], update, loss = self._update(c, broadcasts[c], rows[c], round_index)
-            num_windows = float(self.data[c].num_windows)
-            sent = {name: np.asarray(value) for name, value in update.items()}
-            replies.append(
-                Reply(
-                    self.ids[c],
-                    self.run,
-                    int(round_index),
-                    bases[self.ids[c]],
-                    sent,
-                    num_windows,
-                    loss,
-                )
+            reply = Reply(
+                client=self.ids[c],
+                run=self.door.run,
+                round_index=int(round_index),
+                base=bases[self.ids[c]],
+                update={name: np.asarray(value) for name, value in update.items()},
+                weight=float(self.data[c].num_windows),
+                loss=loss,
             )
-        good, bad = self.door.admit(
-            self.deliver(replies), [self.ids[c] for c in asked], bases, int(round_index)
-        )
+            replies.append(reply)
+        names = [self.ids[c] for c in asked]
+        good, bad = self.door.admit(self.deliver(replies), names, bases, int(round_index))
         self.quarantined += bad
-        return Answers(_stack(rows), *stack_replies(good, self.ids, self.door.shared))
+        clients = jax.tree.map(lambda *values: jnp.stack(values), *rows)
+        return Answers(clients, *stack_replies(good, self.ids, self.door.shared))
 
     def _update(
-        self, c: int, server_shared: Params, client: ClientState, round_index: jax.Array
+        self, c: int, server_shared: Params, client: ClientState, round_index: jax.Array | int
     ) -> tuple[ClientState, Params, float]:
         """`client_update`, written out: one compiled step per minibatch."""
-        key = batches_key(self.client_keys[c], round_index)
-        windows = self.pick(self.data[c], key)
-        params, moments = self.begin(server_shared, client)
+        do = self.compiled
+        key = batches_key(self.draws[c], round_index)
+        windows = do["pick_batches"](self.data[c], key)
+        carry: Any = do["begin"](server_shared, client)
+        pace = self.plan.training.pace(round_index)
         losses = []
         for at in range(len(jax.tree.leaves(windows)[0])):
             batch = jax.tree.map(lambda a, at=at: a[at], windows)
-            (params, moments), loss = self.step(
-                (params, moments), batch, self.data[c], server_shared, self.pace(round_index)
-            )
+            carry, loss = do["step"](carry, batch, self.data[c], server_shared, pace)
             losses.append(float(loss))
-        client, update, is_finite = self.finish(server_shared, client, params, moments)
-        return (
-            client,
-            self.protect(update, server_shared, key),
-            float(np.mean(losses)) if is_finite else float("nan"),
-        )
-
-
-def _take(clients: ClientState, c: int) -> ClientState:
-    return jax.tree.map(lambda rows: rows[c], clients)
-
-
-def _stack(rows: Sequence[ClientState]) -> ClientState:
-    return jax.tree.map(lambda *values: jnp.stack(values), *rows)
+        client, update, is_finite = do["finish"](server_shared, client, *carry)
+        sent = do["protect"](update, server_shared, key)
+        return client, sent, float(np.mean(losses)) if is_finite else float("nan")

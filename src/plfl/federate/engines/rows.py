@@ -7,8 +7,8 @@ are padded to a multiple of the cores; padding is never asked. Which federation 
 the caller's affair.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,26 +23,50 @@ from plfl.forecast.models import Params
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import pad_origins
 
+# Clients that train at once on a GPU: enough to fill it, few enough for what their training needs
+# besides them.
 _TRAIN_CLIENTS = 12_288
-"""Clients that train at once on a GPU: enough to fill it, few enough for what their training needs
-besides them.
-"""
+# Windows in one batch of an evaluation on a core: large enough for its matrix units, small enough
+# for its cache.
 _EVAL_WINDOWS = 64
-"""Windows in one batch of an evaluation on a core: large enough for its matrix units, small enough
-for its cache.
-"""
-_EVAL_CLIENTS, _EVAL_WINDOWS_EACH = 64, 256
-"""Clients in one batch of an evaluation on a GPU, and windows of each."""
+# Clients in one batch of an evaluation on a GPU, and windows of each.
+_EVAL_CLIENTS = 64
+_EVAL_WINDOWS_EACH = 256
+# Steps whose windows are cut at once on a GPU, where every call costs time; a core cuts them one by
+# one, in cache.
 _STEPS_AHEAD = 25
-"""Steps whose windows are cut at once on a GPU, where every call costs time; a core cuts them one
-by one, in cache.
-"""
-_PER_CLIENT = ClientData._make(None if name == "calendar" else 0 for name in ClientData._fields)
-"""Which axis of stacked data runs over clients."""
-_DATA_SPECS = ClientData._make(P() if axis is None else P("clients") for axis in _PER_CLIENT)
+# Which axis of stacked data runs over clients.
+_DATA_AXES = ClientData._make(None if name == "calendar" else 0 for name in ClientData._fields)
+_DATA_SPECS = ClientData._make(P() if axis is None else P("clients") for axis in _DATA_AXES)
+
+# Next states, updates and mean losses of some rows.
+Answer = tuple[ClientState, Params, jax.Array]
 
 
-class Slots:
+class RowInputs(NamedTuple):
+    """What rows need to train; everything but the calendar is stacked over them."""
+
+    # What each is sent.
+    shared: Params
+    clients: ClientState
+    data: ClientData
+    keys: jax.Array
+    # Of the client optimizer, where every row has its own.
+    settings: dict[str, jax.Array] = {}  # noqa: RUF012 (nobody changes it)
+
+    def take(self, index: jax.Array) -> "RowInputs":
+        """Those of a row, or of several."""
+        rest = jax.tree.map(lambda a: a[index], self._replace(data=None))  # type: ignore[arg-type]
+        return rest._replace(data=take_rows(self.data, index))
+
+
+_INPUT_AXES: Any = RowInputs._make([0, 0, _DATA_AXES, 0, 0])
+_INPUT_SPECS: Any = RowInputs._make(
+    [P("clients"), P("clients"), _DATA_SPECS, P("clients"), P("clients")]
+)
+
+
+class Rows:
     """Places for some clients on some devices, whoever they are."""
 
     def __init__(
@@ -52,24 +76,33 @@ class Slots:
         devices: Sequence[jax.Device],
         make_optimizer: Callable[..., ClientOptimizer] | None = None,
     ) -> None:
-        self.training, self.num_clients, self.make_optimizer = training, num_clients, make_optimizer
+        """With `make_optimizer`, each row's optimizer is made from its own settings."""
+        self.training = training
+        self.num_clients = num_clients
+        self.make_optimizer = make_optimizer
         self.is_batched = devices[0].platform != "cpu"
         self.block = _TRAIN_CLIENTS
-        """Clients that train at once where they train batched."""
-        self.mesh = Mesh(np.array(devices[: self.num_clients]), ("clients",))
+        self.mesh = Mesh(np.array(devices[:num_clients]), ("clients",))
         self.sharded = NamedSharding(self.mesh, P("clients"))
         self.whole = NamedSharding(self.mesh, P())
-        self.num_rows = -(-self.num_clients // self.mesh.size) * self.mesh.size
+        self.num_rows = -(-num_clients // self.mesh.size) * self.mesh.size
 
     def place(self, data: ClientData) -> ClientData:
         """Data of the clients, padded and put on the devices."""
         placed = (
-            put(array, self.whole)
-            if axis is None
-            else put(self.pad(np.asarray(array)), self.sharded)
-            for array, axis in zip(data, _PER_CLIENT, strict=True)
+            put(array, self.whole) if axis is None else self.place_rows(np.asarray(array))
+            for array, axis in zip(data, _DATA_AXES, strict=True)
         )
         return ClientData(*placed)
+
+    def place_rows(self, array: np.ndarray) -> jax.Array:
+        """An array (clients, ...), padded and put on the devices."""
+        return put(self.pad(array), self.sharded)
+
+    def place_keys(self, keys: jax.Array) -> jax.Array:
+        """The clients' keys on the devices; padding has some of them again."""
+        missing = self.num_rows - len(keys)
+        return put(jnp.concatenate([keys, keys[:missing]]), self.sharded)
 
     def pad(self, array: np.ndarray) -> np.ndarray:
         """Rows of zeros up to `num_rows`."""
@@ -77,170 +110,83 @@ class Slots:
         return array if not missing else np.pad(array, [(0, missing), *[(0, 0)] * (array.ndim - 1)])
 
     def train(
-        self,
-        shared: Params,
-        clients: ClientState,
-        data: ClientData,
-        keys: jax.Array,
-        settings: dict[str, jax.Array],
-        cohort: jax.Array,
-        round_index: jax.Array,
-        *,
-        num_asked: int,
-    ) -> tuple[ClientState, Params, jax.Array]:
-        """Next states, updates and mean losses of all rows; `shared` (rows, ...) is what each is
-        sent.
+        self, inputs: RowInputs, cohort: jax.Array, round_index: jax.Array, *, num_asked: int
+    ) -> Answer:
+        """Next states, updates and mean losses of all rows.
 
         Rows that are not of the cohort stay as they are, with an update of zero.
         """
-        if not self.is_batched or self.mesh.size > 1:
-            size = min(self.block, -(-num_asked // self.mesh.size)) if self.is_batched else None
-            return self._train_on_each(
-                shared, clients, data, keys, settings, cohort, round_index, size
-            )
-        asked = (
-            jnp.arange(num_asked)
-            if num_asked == self.num_rows
-            else jnp.flatnonzero(cohort, size=num_asked)
-        )
-        if num_asked > self.block:
-            return self._train_in_blocks(shared, clients, data, keys, settings, asked, round_index)
-        if num_asked == self.num_rows:
-            return self._update_rows(shared, clients, data, keys, settings, round_index)
-        taken = _rows(data, asked)
-        sent, before, chosen = jax.tree.map(lambda a: a[asked], (shared, clients, settings))
-        after, updates, losses = self._update_rows(
-            sent, before, taken, keys[asked], chosen, round_index
-        )
-        spread = jax.tree.map(
-            lambda a: jnp.zeros((self.num_rows, *a.shape[1:]), a.dtype).at[asked].set(a),
-            (updates, losses),
-        )
-        return jax.tree.map(lambda stack, a: stack.at[asked].set(a), clients, after), *spread
+        is_whole = num_asked == self.num_rows <= self.block
+        if self.is_batched and self.mesh.size == 1 and is_whole:
+            return self._update_rows(inputs, round_index)  # no copies of any row
+        return self._train_on_each(inputs, cohort, round_index, self._at_once(num_asked))
 
-    def _train_in_blocks(
-        self,
-        shared: Params,
-        clients: ClientState,
-        data: ClientData,
-        keys: jax.Array,
-        settings: dict[str, jax.Array],
-        asked: jax.Array,
-        round_index: jax.Array,
-    ) -> tuple[ClientState, Params, jax.Array]:
-        """The cohort's rows `block` at a time, so that what training needs besides them does not
-        grow with them.
+    def _at_once(self, num_asked: int) -> int | None:
+        """How many rows of a cohort a GPU trains at once: the same number each time, so that what
+        training needs besides them does not grow with them. None is a core, which takes one by one.
         """
-        num_blocks = -(-asked.shape[0] // self.block)
-        size = -(-asked.shape[0] // num_blocks)
-        # The last row may stand in its block more than once: it has the same answer each time.
-        asked = jnp.pad(asked, (0, num_blocks * size - asked.shape[0]), mode="edge").reshape(
-            num_blocks, size
-        )
+        if not self.is_batched:
+            return None
+        num_here = -(-num_asked // self.mesh.size)
+        num_times = -(-num_here // self.block)
+        return -(-num_here // num_times)
 
-        def train_block(k: jax.Array, rows: Any) -> Any:
-            block = asked[k]
-            sent, before, chosen = jax.tree.map(lambda a: a[block], (shared, rows[0], settings))
-            answer = self._update_rows(
-                sent, before, _rows(data, block), keys[block], chosen, round_index
-            )
-            return jax.tree.map(lambda stack, value: stack.at[block].set(value), rows, answer)
-
-        updates = jax.tree.map(jnp.zeros_like, shared)
-        return jax.lax.fori_loop(
-            0, num_blocks, train_block, (clients, updates, jnp.zeros(self.num_rows))
-        )
-
-    def _update_rows(self, *rows: Any) -> tuple[ClientState, Params, jax.Array]:
+    def _update_rows(self, inputs: RowInputs, round_index: jax.Array) -> Answer:
         """`_update_row` of several rows at once."""
-        return jax.vmap(self._update_row, in_axes=(0, 0, _PER_CLIENT, 0, 0, None))(*rows)
+        return jax.vmap(self._update_row, in_axes=(_INPUT_AXES, None))(inputs, round_index)
 
-    def _update_row(
-        self,
-        shared: Params,
-        client: ClientState,
-        data: ClientData,
-        key: jax.Array,
-        settings: dict[str, jax.Array],
-        round_index: jax.Array,
-    ) -> tuple[ClientState, Params, jax.Array]:
+    def _update_row(self, inputs: RowInputs, round_index: jax.Array) -> Answer:
         training = self.training
         if self.make_optimizer is not None:
-            training = training._replace(optimizer=self.make_optimizer(**settings))
-        ahead = _STEPS_AHEAD if self.is_batched else 1
-        keyed = batches_key(key, round_index)
+            training = training._replace(optimizer=self.make_optimizer(**inputs.settings))
         return client_update(
-            training, shared, client, data, keyed, pace=training.pace(round_index), max_ahead=ahead
+            training,
+            inputs.shared,
+            inputs.clients,
+            inputs.data,
+            batches_key(inputs.keys, round_index),
+            pace=training.pace(round_index),
+            max_ahead=_STEPS_AHEAD if self.is_batched else 1,
         )
 
     def _train_on_each(
-        self,
-        shared: Params,
-        clients: ClientState,
-        data: ClientData,
-        keys: jax.Array,
-        settings: dict[str, jax.Array],
-        cohort: jax.Array,
-        round_index: jax.Array,
-        size: int | None,
-    ) -> tuple[ClientState, Params, jax.Array]:
+        self, inputs: RowInputs, cohort: jax.Array, round_index: jax.Array, size: int | None
+    ) -> Answer:
         """Each device walks through its own rows of the cohort: a core one by one, a GPU `size` at
         a time.
         """
 
         @jax.shard_map(
             mesh=self.mesh,
-            in_specs=(
-                P("clients"),
-                P("clients"),
-                _DATA_SPECS,
-                P("clients"),
-                P("clients"),
-                P("clients"),
-                P(),
-            ),
+            in_specs=(_INPUT_SPECS, P("clients"), P()),
             out_specs=P("clients"),
             check_vma=False,
         )
-        def train_shard(
-            shared: Params,
-            clients: ClientState,
-            data: ClientData,
-            keys: jax.Array,
-            settings: dict[str, jax.Array],
-            cohort: jax.Array,
-            round_index: jax.Array,
-        ) -> tuple[ClientState, Params, jax.Array]:
+        def train_shard(inputs: RowInputs, cohort: jax.Array, round_index: jax.Array) -> Answer:
+            # Everything in here counts this device's rows only.
             asked_first = jnp.argsort(~cohort, stable=True)
-            updates = jax.tree.map(jnp.zeros_like, shared)
 
-            def train_one(k: jax.Array, rows: Any) -> Any:
-                c = asked_first[k]  # counts this device's rows only, and so does everything in here
-                sent, client, own = jax.tree.map(lambda a: a[c], (shared, rows[0], settings))
-                answer = self._update_row(sent, client, _rows(data, c), keys[c], own, round_index)
+            def train_one(k: jax.Array, rows: Answer) -> Answer:
+                c = asked_first[k]
+                answer = self._update_row(inputs._replace(clients=rows[0]).take(c), round_index)
                 return jax.tree.map(lambda stack, value: stack.at[c].set(value), rows, answer)
 
-            def train_some(k: jax.Array, rows: Any) -> Any:
+            def train_some(k: jax.Array, rows: Answer) -> Answer:
                 assert size is not None
                 place = k * size + jnp.arange(size)
                 some = asked_first[jnp.minimum(place, len(cohort) - 1)]
-                sent, before, own = jax.tree.map(lambda a: a[some], (shared, rows[0], settings))
-                answer = self._update_rows(
-                    sent, before, _rows(data, some), keys[some], own, round_index
-                )
-                kept = jnp.where(
-                    place < cohort.sum(), some, len(cohort)
-                )  # who was not asked is dropped
+                answer = self._update_rows(inputs._replace(clients=rows[0]).take(some), round_index)
+                kept = jnp.where(place < cohort.sum(), some, len(cohort))  # the others are dropped
                 return jax.tree.map(
                     lambda stack, value: stack.at[kept].set(value, mode="drop"), rows, answer
                 )
 
-            begun = (clients, updates, jnp.zeros(len(cohort)))
             if size is None:
-                return jax.lax.fori_loop(0, cohort.sum(), train_one, begun)
-            return jax.lax.fori_loop(0, -(-cohort.sum() // size), train_some, begun)
+                return jax.lax.fori_loop(0, cohort.sum(), train_one, _nothing_yet(inputs))
+            num = -(-cohort.sum() // size)
+            return jax.lax.fori_loop(0, num, train_some, _nothing_yet(inputs))
 
-        return train_shard(shared, clients, data, keys, settings, cohort, round_index)
+        return train_shard(inputs, cohort, round_index)
 
     def predict(
         self, shared: Params, clients: ClientState, data: ClientData, origins: jax.Array
@@ -258,27 +204,26 @@ class Slots:
             check_vma=False,
         )
         def predict_shard(
-            shared: Params, clients: ClientState, data: ClientData, origins: jax.Array
+            shared: Params, personal: Params, data: ClientData, origins: jax.Array
         ) -> jax.Array:
             def predict_one(c: jax.Array) -> jax.Array:
-                sent, personal = jax.tree.map(lambda a: a[c], (shared, clients.personal))
-                params, row = self.training.partition.merge(sent, personal), _rows(data, c)
+                params = self.training.partition.merge(
+                    *jax.tree.map(lambda a: a[c], (shared, personal))
+                )
+                row = take_rows(data, c)
 
                 def predict_batch(batch: jax.Array) -> jax.Array:
                     return self.training.forecast(params, row, batch)
 
                 if self.is_batched:
                     return _in_batches(predict_batch, origins[c], _EVAL_WINDOWS_EACH)
-                return _in_batches(
-                    predict_batch, origins[c], _EVAL_WINDOWS, 1 + (jnp.diff(origins[c]) > 0).sum()
-                )
+                num = 1 + (jnp.diff(origins[c]) > 0).sum()
+                return _in_batches(predict_batch, origins[c], _EVAL_WINDOWS, num)
 
-            rows = jnp.arange(origins.shape[0])
-            return jax.lax.map(
-                predict_one, rows, batch_size=_EVAL_CLIENTS if self.is_batched else None
-            )
+            at_once = _EVAL_CLIENTS if self.is_batched else None
+            return jax.lax.map(predict_one, jnp.arange(origins.shape[0]), batch_size=at_once)
 
-        return predict_shard(shared, clients, data, origins)
+        return predict_shard(shared, clients.personal, data, origins)
 
     def place_origins(
         self, origins: Sequence[np.ndarray], width: int = 0
@@ -287,36 +232,20 @@ class Slots:
         how many each has.
         """
         padded, counts = pad_origins(origins, max(width, *map(len, origins), 0))
-        return put(self.pad(padded), self.sharded), counts
+        return self.place_rows(padded), counts
 
 
-class Rows(Slots):
-    """Some clients that stay on some devices."""
-
-    def __init__(
-        self,
-        data: ClientData,
-        training: LocalTraining,
-        devices: Sequence[jax.Device],
-        keys: jax.Array,
-        settings: Mapping[str, np.ndarray] | None = None,
-        make_optimizer: Callable[..., ClientOptimizer] | None = None,
-    ) -> None:
-        """Rows of one `training`; with `settings` (rows,) each row's optimizer is made from its own
-        of them.
-        """
-        super().__init__(len(keys), training, devices, make_optimizer)
-        self.data = self.place(data)
-        self.keys = put(jnp.concatenate([keys, keys[: self.num_rows - len(keys)]]), self.sharded)
-        padded = {name: self.pad(values) for name, values in (settings or {}).items()}
-        self.settings = jax.device_put(padded, self.sharded)
-
-
-def _rows(data: ClientData, c: jax.Array) -> ClientData:
-    """The data of a row, or of several."""
+def take_rows(data: ClientData, index: jax.Array | int) -> ClientData:
+    """The data of a client, or of several, out of stacked data."""
     return ClientData(
-        *(a if axis is None else a[c] for a, axis in zip(data, _PER_CLIENT, strict=True))
+        *(a if axis is None else a[index] for a, axis in zip(data, _DATA_AXES, strict=True))
     )
+
+
+def _nothing_yet(inputs: RowInputs) -> Answer:
+    """Rows as they are before any has trained."""
+    losses = jnp.zeros(inputs.keys.shape[0])
+    return inputs.clients, jax.tree.map(jnp.zeros_like, inputs.shared), losses
 
 
 def _in_batches(
@@ -328,11 +257,9 @@ def _in_batches(
     padded = jnp.pad(values, (0, -values.shape[0] % size), mode="edge").reshape(-1, size)
     if num is None:
         found = jax.lax.map(f, padded)
-        return found.reshape(-1, *found.shape[2:])[: values.shape[0]]
-
-    def one(k: jax.Array, found: jax.Array) -> jax.Array:
-        return found.at[k].set(f(padded[k]))
-
-    empty = jnp.zeros((len(padded), *jax.eval_shape(f, padded[0]).shape))
-    found = jax.lax.fori_loop(0, -(-num // size), one, empty)
+    else:
+        empty = jnp.zeros((len(padded), *jax.eval_shape(f, padded[0]).shape))
+        found = jax.lax.fori_loop(
+            0, -(-num // size), lambda k, found: found.at[k].set(f(padded[k])), empty
+        )
     return found.reshape(-1, *found.shape[2:])[: values.shape[0]]

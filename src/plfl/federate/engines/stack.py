@@ -10,7 +10,7 @@ stack has the numbers that it has alone.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from math import prod
 from typing import Any, NamedTuple
 
@@ -19,139 +19,115 @@ import jax.numpy as jnp
 import numpy as np
 
 from plfl.federate.aggregate import Aggregate
-from plfl.federate.client import CLIENT_OPTIMIZERS, ClientState, LocalTraining
-from plfl.federate.engines.rows import Rows
-from plfl.federate.gate import Limits
+from plfl.federate.client import CLIENT_OPTIMIZERS, ClientState
+from plfl.federate.engines.rows import RowInputs, Rows
 from plfl.federate.params import client_keys, personal_key, shared_key
+from plfl.federate.plan import Plan
 from plfl.federate.round import Answers, FederationState, choose_cohort, run_round
 from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, ServerState, make_server
 from plfl.forecast.models import Params
 from plfl.forecast.views import ClientData
-from plfl.forecast.windows import Task, stack_clients
+from plfl.forecast.windows import stack_clients
 
-
-class Member(NamedTuple):
-    """One federation of a stack."""
-
-    task: Task
-    seed: int
-    num_asked: int
-    client_settings: Mapping[str, float]
-    server: str
-    server_settings: Mapping[str, float]
-    aggregate: Aggregate
+_ALL = "all"  # the name of all shared params in one row
 
 
 class StackState(NamedTuple):
-    """The servers block by block, each stacked over the block's members, and all clients as rows."""
+    """The servers block by block, each stacked over the block's members; all clients as rows."""
 
     servers: tuple[ServerState, ...]
     clients: ClientState
 
 
 class _Block(NamedTuple):
-    """Members with one kind of server and aggregate and equally many clients; their rows stand
+    """Plans with one kind of server and aggregate and equally many clients; their rows stand
     together.
     """
 
-    server: str
-    aggregate: Aggregate
+    plans: list[Plan]
+    # (members,) of the servers.
     settings: dict[str, np.ndarray]
-    """(members,) of the servers."""
-    num_members: int
-    num_clients: int
-    """Of each member."""
-    num_asked: int
+    # The first row.
     begin: int
-    """The first row."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(members, clients of each)."""
+        return len(self.plans), self.plans[0].task.panel.num_clients
 
     @property
     def end(self) -> int:
-        return self.begin + self.num_members * self.num_clients
+        return self.begin + prod(self.shape)
 
     def make_server(self, settings: Mapping[str, Any]) -> ServerOptimizer:
         """The server with some settings."""
-        return make_server(self.server, settings, self.aggregate)
+        first = self.plans[0]
+        return make_server(first.config.server, settings, first.server.aggregate)
 
     def split(self, rows: Any) -> Any:
         """Rows of all clients as (members, clients, ...)."""
-        shape = (self.num_members, self.num_clients)
-        return jax.tree.map(lambda a: a[self.begin : self.end].reshape(*shape, *a.shape[1:]), rows)
-
-
-_ALL = "all"
-"""The name of all shared params in one row."""
+        return jax.tree.map(
+            lambda a: a[self.begin : self.end].reshape(*self.shape, *a.shape[1:]), rows
+        )
 
 
 class Stack:
     """Trains and evaluates many federations on this machine's devices."""
 
-    def __init__(
-        self,
-        members: Sequence[Member],
-        training: LocalTraining,
-        devices: Sequence[jax.Device],
-        *,
-        client: str,
-        limits: Limits,
-        is_weighted: bool = False,
-    ) -> None:
-        """Federations of one `training`, but for the settings of its optimizer (`client`), which
-        are the members'.
+    def __init__(self, plans: Sequence[Plan], devices: Sequence[jax.Device]) -> None:
+        """Federations of one `training`, but for the settings of its optimizer, which are each
+        plan's own.
         """
 
-        def place(k: int) -> tuple[str, Aggregate, int, int]:
-            member = members[k]
-            return member.server, member.aggregate, member.task.panel.num_clients, member.num_asked
+        def kind(k: int) -> tuple[str, Aggregate, int, int]:
+            plan = plans[k]
+            num_clients = plan.task.panel.num_clients
+            return plan.config.server, plan.server.aggregate, num_clients, plan.num_asked
 
-        self.order = sorted(range(len(members)), key=place)
-        """Which member comes when."""
-        self.members = [members[k] for k in self.order]
-        self.training, self.limits, self.is_weighted = training, limits, is_weighted
+        # Which plan comes when.
+        self.order = sorted(range(len(plans)), key=kind)
+        self.plans = [plans[k] for k in self.order]
+        self.first = self.plans[0]
+        self.training = self.first.training
         self.blocks: list[_Block] = []
-        for (server, aggregate, num_clients, num_asked), ks in groupby(self.order, key=place):
-            chosen = list(ks)
-            settings = _stacked([members[k].server_settings for k in chosen])
-            begin = self.blocks[-1].end if self.blocks else 0
-            self.blocks.append(
-                _Block(server, aggregate, settings, len(chosen), num_clients, num_asked, begin)
-            )
-        keys = jnp.concatenate(
-            [client_keys(member.seed, member.task.panel.ids) for member in self.members]
-        )
-        settings = _stacked([m.client_settings for m in self.members for _ in m.task.panel.ids])
-        data = stack_clients([member.task for member in self.members])
-        self.rows = Rows(data, training, devices, keys, settings, CLIENT_OPTIMIZERS[client])
-        shapes = jax.eval_shape(training.model.init, jax.random.key(0))
-        self.shapes = {name: shapes[name].shape for name in training.partition.shared}
+        begin = 0
+        for _, ks in groupby(self.order, key=kind):
+            chosen = [plans[k] for k in ks]
+            settings = _stacked([plan.server_settings for plan in chosen])
+            self.blocks.append(_Block(chosen, settings, begin))
+            begin = self.blocks[-1].end
+        sizes = [plan.task.panel.num_clients for plan in self.plans]
+        make_optimizer = CLIENT_OPTIMIZERS[self.first.config.client]
+        self.rows = Rows(sum(sizes), self.training, devices, make_optimizer)
+        self.data = self.rows.place(stack_clients([plan.task for plan in self.plans]))
+        keys = [client_keys(plan.config.seed, plan.task.panel.ids) for plan in self.plans]
+        self.keys = self.rows.place_keys(jnp.concatenate(keys))
+        own = _stacked([plan.client_settings for plan in self.plans])
+        self.settings = {
+            name: self.rows.place_rows(np.repeat(values, sizes)) for name, values in own.items()
+        }
         self._compiled_round: Any = None
         self._predict = jax.jit(self._predict_all)
 
     def init(self) -> StackState:
         """The state before the first round."""
         init = jax.jit(lambda key: self._join(self.training.model.init(key)))
-        models = {
-            seed: init(shared_key(seed))
-            for seed in sorted({member.seed for member in self.members})
-        }
-        servers, at = [], 0
-        for block in self.blocks:
-            begun = []
-            for member in self.members[at : at + block.num_members]:
-                server = block.make_server(member.server_settings).init(
-                    models[member.seed], block.num_clients
-                )
-                if self.is_weighted:
-                    server = server._replace(
-                        weight=jnp.asarray(member.task.num_windows, jnp.float32)
-                    )
-                begun.append(server)
-            servers.append(jax.tree.map(lambda *a: jnp.stack(a), *begun))
-            at += block.num_members
-        clients = jax.jit(jax.vmap(lambda key: self.training.init_client(personal_key(key))))(
-            self.rows.keys
+        models = {seed: init(shared_key(seed)) for seed in {p.config.seed for p in self.plans}}
+
+        def begin(plan: Plan, block: _Block) -> ServerState:
+            server = block.make_server(plan.server_settings)
+            begun = server.init(models[plan.config.seed], plan.task.panel.num_clients)
+            if not plan.is_weighted:
+                return begun
+            return begun._replace(weight=jnp.asarray(plan.task.num_windows, jnp.float32))
+
+        servers = tuple(
+            jax.tree.map(lambda *a: jnp.stack(a), *(begin(plan, block) for plan in block.plans))
+            for block in self.blocks
         )
-        return jax.device_put(StackState(tuple(servers), clients), self._shardings())
+        init_clients = jax.vmap(lambda key: self.training.init_client(personal_key(key)))
+        state = StackState(servers, jax.jit(init_clients)(self.keys))
+        return jax.device_put(state, self._shardings())
 
     def _shardings(self) -> Any:
         return StackState._make([(self.rows.whole,) * len(self.blocks), self.rows.sharded])
@@ -177,12 +153,7 @@ class Stack:
         return self._compiled_round(state, *self._inputs(), np.int32(round_index))
 
     def _inputs(self) -> tuple[Any, ...]:
-        return (
-            self.rows.data,
-            self.rows.keys,
-            self.rows.settings,
-            tuple(block.settings for block in self.blocks),
-        )
+        return self.data, self.keys, self.settings, tuple(block.settings for block in self.blocks)
 
     def _whole_round(
         self,
@@ -193,38 +164,32 @@ class Stack:
         server_settings: tuple[dict[str, jax.Array], ...],
         round_index: jax.Array,
     ) -> tuple[StackState, jax.Array, jax.Array]:
-        cohort = self._concatenate(
-            [
-                jax.vmap(lambda k, n=b.num_asked: choose_cohort(k, round_index, n))(b.split(keys))
-                for b in self.blocks
-            ]
-        )
-        num_asked = sum(block.num_members * block.num_asked for block in self.blocks)
-        clients, updates, losses = self.rows.train(
-            self._broadcast(state),
-            state.clients,
-            data,
-            keys,
-            client_settings,
-            cohort,
-            round_index,
-            num_asked=num_asked,
-        )
+        cohort = self._concatenate([self._choose(b, keys, round_index) for b in self.blocks])
+        inputs = RowInputs(self._broadcast(state), state.clients, data, keys, client_settings)
+        num_asked = sum(plan.num_asked for plan in self.plans)
+        answer = self.rows.train(inputs, cohort, round_index, num_asked=num_asked)
+        clients, updates, losses = answer
         weights = jnp.asarray(data.num_windows, jnp.float32)
-        together = self._join(updates)
         gathered = jax.lax.with_sharding_constraint(
-            (together, weights, cohort, losses), self.rows.whole
+            (self._join(updates), weights, cohort, losses), self.rows.whole
         )
         answers = Answers(clients, *gathered)
-        servers, verdicts = [], []
+        servers = []
+        verdicts = []
         for block, server, settings in zip(
             self.blocks, state.servers, server_settings, strict=True
         ):
             step = partial(self._step, block, round_index)
-            result = jax.vmap(step)(server, block.split(answers), settings)
-            servers.append(result[0])
-            verdicts.append(result[1])
+            stepped, judged = jax.vmap(step)(server, block.split(answers), settings)
+            servers.append(stepped)
+            verdicts.append(judged)
         return StackState(tuple(servers), clients), self._concatenate(verdicts), losses
+
+    def _choose(self, block: _Block, keys: jax.Array, round_index: jax.Array) -> jax.Array:
+        """The cohorts (members, clients) of a block."""
+        num_asked = block.plans[0].num_asked
+        choose: Any = jax.vmap(lambda own: choose_cohort(own, round_index, num_asked))
+        return choose(block.split(keys))
 
     def _step(
         self,
@@ -241,8 +206,8 @@ class Stack:
             round_index,
             train=lambda state, cohort, round_index: answers,
             server=block.make_server(settings),
-            limits=self.limits,
-            is_weighted=self.is_weighted,
+            limits=self.first.limits,
+            is_weighted=self.first.is_weighted,
         )
         return result.state.server, result.verdicts
 
@@ -250,29 +215,30 @@ class Stack:
         """What each row is sent: (rows, ...)."""
         sent = []
         for block, server in zip(self.blocks, state.servers, strict=True):
-            of_member = jax.vmap(SERVER_OPTIMIZERS[block.server]().broadcast, in_axes=(None, 0))
-            sent.append(
-                jax.vmap(of_member, in_axes=(0, None))(server, jnp.arange(block.num_clients))
-            )
+            broadcast = SERVER_OPTIMIZERS[block.plans[0].config.server]().broadcast
+            of_member = jax.vmap(broadcast, in_axes=(None, 0))
+            clients = jnp.arange(block.shape[1])
+            sent.append(jax.vmap(of_member, in_axes=(0, None))(server, clients))
         named = self.name_shared(self._concatenate(sent))
         return jax.lax.with_sharding_constraint(named, self.rows.sharded)
 
     def _join(self, params: Params) -> Params:
         """The shared ones of named params as one row, for any number of leading axes."""
         flat = [
-            params[name].reshape(*params[name].shape[: params[name].ndim - len(shape)], -1)
-            for name, shape in self.shapes.items()
+            params[name].reshape(*params[name].shape[: params[name].ndim - one.ndim], -1)
+            for name, one in self.training.shared_shapes.items()
         ]
         return {_ALL: jnp.concatenate(flat, axis=-1)} if flat else {}
 
     def name_shared(self, joined: Params) -> Params:
         """What `_join` put together."""
-        found, at = {}, 0
-        for name, shape in self.shapes.items():
-            part = joined[_ALL][..., at : at + prod(shape)]
-            found[name] = part.reshape(*part.shape[:-1], *shape)
-            at += prod(shape)
-        return found
+        shapes = self.training.shared_shapes
+        ends = np.cumsum([one.size for one in shapes.values()])[:-1]
+        parts = jnp.split(joined[_ALL], ends, axis=-1) if joined else []
+        return {
+            name: part.reshape(*part.shape[:-1], *one.shape)
+            for (name, one), part in zip(shapes.items(), parts, strict=True)
+        }
 
     def _concatenate(self, blocks: Sequence[Any]) -> Any:
         """(members, clients, ...) of each block as rows, padded."""
@@ -285,26 +251,25 @@ class Stack:
         return jax.tree.map(join, *blocks)
 
     def predict(self, state: StackState, part: str) -> list[list[np.ndarray]]:
-        """For each member in the order it was given, each client's scaled forecasts (windows,)."""
-        origins, counts = self.rows.place_origins(
-            [o for member in self.members for o in member.task.origins[part]]
-        )
+        """For each plan in the order it was given, each client's scaled forecasts (windows,)."""
+        asked = [origins for plan in self.plans for origins in plan.task.origins[part]]
+        origins, counts = self.rows.place_origins(asked)
         with jax.default_matmul_precision("highest"):
-            forecasts = np.asarray(self._predict(state, self.rows.data, origins))
-        return self._by_member([forecasts[c, :count] for c, count in enumerate(counts)])
+            forecasts = np.asarray(self._predict(state, self.data, origins))
+        return self._by_plan([forecasts[c, :count] for c, count in enumerate(counts)])
 
-    def _by_member(self, rows: Sequence[Any]) -> list[list[Any]]:
-        """Rows of clients as lists by member, in the order that the members were given."""
-        found: list[list[Any]] = [[] for _ in self.members]
-        at = 0
-        for k, member in zip(self.order, self.members, strict=True):
-            found[k] = list(rows[at : at + member.task.panel.num_clients])
-            at += member.task.panel.num_clients
-        return found
+    def _by_plan(self, rows: Sequence[Any]) -> list[list[Any]]:
+        """Rows of clients as lists by plan, in the order that the plans were given."""
+        remaining = iter(rows)
+        found = {
+            k: list(islice(remaining, plan.task.panel.num_clients))
+            for k, plan in zip(self.order, self.plans, strict=True)
+        }
+        return [found[k] for k in range(len(found))]
 
     def losses(self, losses: jax.Array) -> list[list[float]]:
-        """Each member's clients' losses, in the order that the members were given."""
-        return self._by_member(np.asarray(losses, np.float64)[: self.rows.num_clients].tolist())
+        """Each plan's clients' losses, in the order that the plans were given."""
+        return self._by_plan(np.asarray(losses, np.float64)[: self.rows.num_clients].tolist())
 
     def _predict_all(self, state: StackState, data: ClientData, origins: jax.Array) -> jax.Array:
         return self.rows.predict(self._broadcast(state), state.clients, data, origins)

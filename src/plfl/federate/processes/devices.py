@@ -26,7 +26,7 @@ def prepare(
     device: Literal["auto", "cpu", "gpu"], cores: int | None, *, deterministic: bool = False
 ) -> list[jax.Device]:
     """The devices to train on, of all processes: one GPU of each, or one CPU device per core."""
-    wanted = cores or processes.share_of_cores(_affinity(), usable_cores())
+    wanted = cores or processes.share_of_cores(core_numbers(), usable_cores())
     _set_before_first_use(wanted, deterministic)
     _use_compilation_cache()
     library.begin()
@@ -69,16 +69,15 @@ def usable_cores() -> int:
     """The cores that this process may use: fewer than the machine has under Slurm, under taskset or
     in a container.
     """
-    quota = cpu_quota()
-    return len(_affinity()) if quota is None else max(1, min(len(_affinity()), math.ceil(quota)))
+    num_cores = len(core_numbers())
+    return max(1, min(num_cores, math.ceil(cpu_quota() or num_cores)))
 
 
-def _affinity() -> set[int]:
-    return (
-        os.sched_getaffinity(0)
-        if hasattr(os, "sched_getaffinity")
-        else set(range(os.cpu_count() or 1))
-    )
+def core_numbers() -> set[int]:
+    """The cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 def cpu_quota(groups: str | None = None, root: Path = Path("/sys/fs/cgroup")) -> float | None:
@@ -87,22 +86,17 @@ def cpu_quota(groups: str | None = None, root: Path = Path("/sys/fs/cgroup")) ->
     `groups` is the content of /proc/self/cgroup. A group's limit holds for all below it, so that
     parents count too.
     """
-    own = Path("/proc/self/cgroup")
     if groups is None:
+        own = Path("/proc/self/cgroup")
         groups = own.read_text() if own.exists() else ""
-    limits = []
+    limits: list[float | None] = []
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        top = (
-            root / controllers if (root / controllers).is_dir() else root / "cpu"
-        )  # version 2 has no controllers here
-        group = top / path.lstrip("/")
-        limits += [
-            _quota_of(folder) for folder in (group, *group.parents) if folder.is_relative_to(top)
-        ]
-    return min((limit for limit in limits if limit is not None), default=None)
+        if "cpu" in controllers.split(",") or not controllers:  # version 2 has no controllers here
+            top = root / controllers if (root / controllers).is_dir() else root / "cpu"
+            group = top / path.lstrip("/")
+            limits += map(_quota_of, (group, *group.parents[: len(group.relative_to(top).parts)]))
+    return min(filter(None, limits), default=None)
 
 
 def _quota_of(group: Path) -> float | None:
@@ -121,7 +115,8 @@ def _quota_of(group: Path) -> float | None:
 def _set_before_first_use(num_cpus: int, deterministic: bool) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_multi_thread_eigen" not in flags:
-        flags += " --xla_cpu_multi_thread_eigen=false"  # one thread per device; more would get in each other's way
+        # One thread per device; more would get in each other's way.
+        flags += " --xla_cpu_multi_thread_eigen=false"
     if deterministic and "xla_gpu_deterministic_ops" not in flags:
         flags += " --xla_gpu_deterministic_ops=true"
     os.environ["XLA_FLAGS"] = flags.strip()

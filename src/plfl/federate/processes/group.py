@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from jax.sharding import NamedSharding
 
 T = TypeVar("T")
-_FIRST_PORT, _NUM_PORTS = 61_440, 4_096
-"""Where the processes of a Slurm step meet."""
+# Where the processes of a Slurm step meet.
+_FIRST_PORT = 61_440
+_NUM_PORTS = 4_096
 
 
 class World(NamedTuple):
@@ -36,10 +37,10 @@ class World(NamedTuple):
 
     rank: int = 0
     size: int = 1
+    # Among those on the same machine.
     local_rank: int = 0
-    """Among those on the same machine."""
+    # mpiexec, srun or, for a process on its own, nothing.
     launcher: str = ""
-    """mpiexec, srun or, for a process on its own, nothing."""
 
 
 def find_world(environ: Mapping[str, str] = os.environ) -> World:
@@ -49,23 +50,26 @@ def find_world(environ: Mapping[str, str] = os.environ) -> World:
     has.
     """
 
-    def read(*names: str) -> list[int] | None:
+    def read(*names: str) -> list[int]:
         values = [environ.get(name, "") for name in names]
-        return (
-            [int(value) for value in values] if all(value.isdigit() for value in values) else None
-        )
+        return [int(value) for value in values if value.isdigit()]
 
+    # What each launcher says of rank, size and rank on the machine; the last of them is not told
+    # by every MPI.
     openmpi = read("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
     slurm = read("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
-    mpich = read("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID") or read(
-        "PMI_RANK", "PMI_SIZE", "PMI_RANK"
-    )
-    if slurm and mpich and slurm[:2] != mpich[:2]:
-        slurm = None  # mpiexec in an allocation: its own daemons are the step's tasks
-    found, launcher = openmpi or slurm or mpich, "srun" if slurm and not openmpi else "mpiexec"
-    if not found or found[1] < 2 or environ.get("PLFL_ALONE", "") not in ("", "0"):
+    mpich = read("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
+    if len(mpich) == 2:
+        mpich.append(mpich[0])
+    if len(mpich) == 3 and slurm[:2] != mpich[:2]:
+        slurm = []  # mpiexec in an allocation: its own daemons are the step's tasks
+    said = [("mpiexec", openmpi), ("srun", slurm), ("mpiexec", mpich)]
+    whole = [(launcher, numbers) for launcher, numbers in said if len(numbers) == 3]
+    is_alone = environ.get("PLFL_ALONE", "") not in ("", "0")
+    if is_alone or not whole or whole[0][1][1] < 2:
         return World()
-    return World(found[0], found[1], found[2], launcher)
+    launcher, (rank, size, local_rank) = whole[0]
+    return World(rank, size, local_rank, launcher)
 
 
 WORLD = find_world()
@@ -98,7 +102,7 @@ def share(value: T) -> list[T]:
     return _line.share(value) if _line else [value]
 
 
-def told(decide: Callable[[], T]) -> T:
+def decide_once(decide: Callable[[], T]) -> T:
     """What the first process decides; the others wait for it. A value that JSON can carry."""
     if _line is None:
         return decide()
@@ -131,13 +135,12 @@ def wait_for_news(seconds: float = 3.0) -> None:
 
 
 def fail(message: str, status: int) -> None:
-    """End all processes with a message and a status. Alone, and before they have met, this returns."""
+    """End all processes with a message and a status; returns alone, and before they have met."""
     if _line is not None:
         _line.fail(message, status)
     elif not is_writer():
-        time.sleep(
-            1
-        )  # the first process fails alike, most likely, and is to be heard before mpiexec ends all
+        # The first process fails alike, most likely, and is to be heard before mpiexec ends all.
+        time.sleep(1)
 
 
 def share_of_cores(mask: set[int], usable: int) -> int:
@@ -170,7 +173,7 @@ def connect_jax(gpu: int | None) -> None:
         return
     hosts = share(socket.gethostname())
     host = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
-    port = told(_free_port)
+    port = decide_once(_free_port)
     if not is_writer():
         host, port = relay(host, port)
     os.environ["no_grpc_proxy"] = host  # noqa: SIM112 (that is its name)
@@ -266,7 +269,7 @@ def fetch(array: "jax.Array") -> "np.ndarray":
 
 
 def _meet_by_mpi(world: World) -> Line:
-    """MPI only tells where the first process listens; it is finished with before any work begins."""
+    """MPI only tells where the first process listens; it ends before any work begins."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -297,7 +300,8 @@ def _meet_by_slurm(world: World) -> Line:
     """The first process of a step listens on the step's first machine, at a port that the step's
     number gives.
     """
-    job, step = os.environ["SLURM_JOB_ID"], os.environ.get("SLURM_STEP_ID", "0")
+    job = os.environ["SLURM_JOB_ID"]
+    step = os.environ.get("SLURM_STEP_ID", "0")
     port = _FIRST_PORT + (int(job) * 16 + int(step)) % _NUM_PORTS
     try:
         listener = listen(port) if world.rank == 0 else None

@@ -5,11 +5,15 @@ Every process holds one socket to the first (rank 0). A thread reads it, so that
 fails, or is lost, is noticed at once, whatever the others compute at that moment. Then the first
 process says why, all leave with one status, and nobody waits for an answer that cannot come. If the
 first is lost, one process of each machine speaks.
+
+JAX has a store of keys and values of its own (`jax.distributed`), but it does not tell who is gone,
+and it ends a process whose first one is lost before anything could be said.
 """
 
 import hmac
 import json
 import logging
+import math
 import os
 import socket
 import struct
@@ -23,15 +27,16 @@ from typing import Any, NamedTuple, NoReturn
 
 from plfl.errors import RunFailed
 
-_HEADER = struct.Struct(">cQ")
-"""Kind and length of what follows."""
-_SAY, _ROWS, _FAIL, _LEAVE, _BYE = b"s", b"r", b"f", b"l", b"b"
-_GONE = object()
-"""The last thing that is heard of a process that has left."""
-_MEET_SECONDS = 120
-"""How long processes wait for each other at the start."""
+_HEADER = struct.Struct(">cQ")  # kind and length of what follows
+_SAY = b"s"
+_ROWS = b"r"
+_FAIL = b"f"
+_LEAVE = b"l"
+_BYE = b"b"
+_GONE = object()  # the last thing that is heard of a process that has left
+_MEET_SECONDS = 120  # how long processes wait for each other at the start
+# How long the first process waits for its own word on a failure before it passes on another's.
 _GRACE_SECONDS = 0.2
-"""How long the first process waits for its own word on a failure before it passes on another's."""
 log = logging.getLogger("plfl")
 
 
@@ -48,7 +53,9 @@ class Line:
     """Joins this process with the others; `explain` says what is safe when one of them is lost."""
 
     def __init__(self, rank: int, size: int, peers: list[Peer], *, speaks: bool) -> None:
-        self.rank, self.size, self.speaks = rank, size, speaks
+        self.rank = rank
+        self.size = size
+        self.speaks = speaks
         self.peers = peers
         self.explain: Callable[[], str] = str
         self._leaving = threading.Lock()
@@ -79,12 +86,10 @@ class Line:
     def fail(self, message: str, status: int) -> NoReturn:
         """Say once why the run ends, and leave with all others."""
         if self.rank:
-            host = socket.gethostname()
-            where = f"process {self.rank} on {host}"
+            where = f"process {self.rank} on {socket.gethostname()}"
             self._send(self.peers[0], _FAIL, json.dumps([message, where, status]).encode())
-            time.sleep(
-                5 + _GRACE_SECONDS
-            )  # until the first process answers, and the reading thread leaves
+            # Until the first process answers, and the reading thread leaves.
+            time.sleep(5 + _GRACE_SECONDS)
         self._leave(message, status)
 
     def wait(self, seconds: float) -> None:
@@ -111,8 +116,7 @@ class Line:
     def _listen(self, peer: Peer) -> None:
         try:
             while True:
-                kind, length = _HEADER.unpack(_read(peer.socket, _HEADER.size))
-                content = _read(peer.socket, length)
+                kind, content = _receive(peer.socket)
                 if kind == _BYE:
                     peer.heard.put(_GONE)
                     return
@@ -251,8 +255,7 @@ def relay(host: str, port: int) -> tuple[str, int]:
 def _greeting(caller: socket.socket) -> list[Any] | None:
     try:
         caller.settimeout(5)
-        kind, length = _HEADER.unpack(_read(caller, _HEADER.size))
-        hello = json.loads(_read(caller, length)) if kind == _SAY and length < 4096 else None
+        hello = json.loads(_receive(caller, most=4096)[1])
     except (OSError, ValueError):
         return None
     return hello if isinstance(hello, list) and len(hello) == 3 else None
@@ -274,12 +277,20 @@ def _watched(sock: socket.socket) -> socket.socket:
     return sock
 
 
+def _receive(sock: socket.socket, most: float = math.inf) -> tuple[bytes, bytearray]:
+    """Kind and content of the next message, of so many bytes at most."""
+    kind, length = _HEADER.unpack(_read(sock, _HEADER.size))
+    if length > most:
+        raise ConnectionError("that is no message of ours")
+    return kind, _read(sock, length)
+
+
 def _read(sock: socket.socket, length: int) -> bytearray:
     content = bytearray(length)
-    view, done = memoryview(content), 0
-    while done < length:
-        num = sock.recv_into(view[done:])
+    rest = memoryview(content)
+    while rest:
+        num = sock.recv_into(rest)
         if not num:
             raise ConnectionError("the other end is closed")
-        done += num
+        rest = rest[num:]
     return content

@@ -25,12 +25,12 @@ Split = tuple[float, float, float]
 class Fold(NamedTuple):
     """One part of the time, to be forecast from what came before it."""
 
+    # From 1.
     number: int
-    """From 1."""
+    # UTC, of the test block.
     begin: np.datetime64
-    """UTC, of the test block."""
+    # UTC; nothing after it exists.
     end: np.datetime64
-    """UTC; nothing after it exists."""
 
 
 def make_folds(panel: Panel, num_folds: int) -> list[Fold]:
@@ -55,7 +55,7 @@ def split_fold(split: Split, number: int) -> Split:
     """
     known = number / (number + 1)
     train = known * split[0] / (split[0] + split[1])
-    return tuple(round(share, 12) for share in (train, known - train, 1 - known))  # type: ignore[return-value]
+    return round(train, 12), round(known - train, 12), round(1 - known, 12)
 
 
 def load_fold(source: str, config: Config, fold: Fold) -> Task:
@@ -82,8 +82,9 @@ def load_fold(source: str, config: Config, fold: Fold) -> Task:
         )
     except BadInput as error:
         raise BadInput(
-            f"fold {fold.number} of {source} ({_day(fold.begin)} to {_day(fold.end)}) cannot be made: {error}. "
-            "Ask for fewer folds, or give longer data"
+            f"fold {fold.number} of {source} ({_day(fold.begin)} to {_day(fold.end)}) cannot be "
+            f"made: {error.in_words}",
+            "ask for fewer folds, or give longer data",
         ) from None
 
 

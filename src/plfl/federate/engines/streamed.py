@@ -1,11 +1,11 @@
-"""The streaming engine: a federation whose clients do not fit on the devices all at once.
+"""The streamed engine: a federation whose clients do not fit on the devices all at once.
 
 Series and states of the clients are arrays of the host, in memory or in files
 (`plfl.data.scratch`). They pass through the devices a chunk at a time, and the next chunk is loaded
 while the devices compute. The cohort trains first; then the gate judges all answers together; then
-the good ones pass the aggregate and are added up, block by block, or where an aggregate looks at
-every number by itself, some numbers of all clients at a time. What comes out is what the resident
-engine computes, but for the rounding of sums, and it does not depend on the chunk.
+the server's parts (`plfl.federate.server.Parts`) take the good ones, block by block, or where an
+aggregate looks at every number by itself, some numbers of all clients at a time. What comes out is
+what the resident engine computes, but for the rounding of sums; it does not depend on the chunk.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,29 +17,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from typing_extensions import override
 
 from plfl.data.scratch import Scratch, blocks, copy_rows, forget
 from plfl.federate.aggregate import average_pulled, pull, settle
-from plfl.federate.client import ClientState, LocalTraining
-from plfl.federate.engines.rows import Slots
-from plfl.federate.gate import Limits, judge, measure, row_norms, zero_rows
+from plfl.federate.client import ClientState
+from plfl.federate.engines.engine import Engine
+from plfl.federate.engines.rows import RowInputs, Rows
+from plfl.federate.gate import judge, measure, row_norms, zero_rows
 from plfl.federate.params import client_keys, join_rows, name_rows, personal_key, shared_key
-from plfl.federate.round import FederationState, RoundResult, choose_cohort
-from plfl.federate.server import ServerOptimizer, ServerState
+from plfl.federate.plan import Plan
+from plfl.federate.round import FederationState, RoundResult, choose_cohort, count_weights
+from plfl.federate.server import ServerState
 from plfl.forecast.models import Params
 from plfl.forecast.views import ClientData
-from plfl.forecast.windows import Task, pad_origins
+from plfl.forecast.windows import pad_origins
 
+# Updates that are added up at once; the same for all chunks, so that sums are the same.
 _BLOCK = 1024
-"""Updates that are added up at once; the same for all chunks, so that sums are the same."""
+# Numbers that are sorted at once, at least a page of each client's: files are read by pages.
 _NUMBERS = 2**22
-"""Numbers that are sorted at once, at least a page of each client's: rows in files are read by
-pages.
-"""
 _PAGE = 1024
 
+# What the server has for all clients, and the number of its rounds.
+Common = tuple[dict[str, Params], jax.Array]
 
-class Stream:
+
+class Streamed(Engine):
     """Trains and evaluates a federation on this machine's devices, a chunk of clients at a time.
 
     A state's rows are arrays of the host that a round changes in place.
@@ -47,82 +51,80 @@ class Stream:
 
     def __init__(
         self,
-        task: Task,
-        training: LocalTraining,
-        server: ServerOptimizer,
+        plan: Plan,
         devices: Sequence[jax.Device],
-        *,
-        seed: int,
-        num_asked: int,
-        limits: Limits,
         chunk: int,
-        is_weighted: bool = False,
         scratch: Scratch | None = None,
     ) -> None:
         """`chunk` clients are on the devices at once, or a few fewer, so that all chunks are about
         as large.
         """
-        self.task, self.training, self.server, self.seed = task, training, server, seed
-        self.num_clients = task.panel.num_clients
-        self.num_asked, self.limits, self.is_weighted = num_asked, limits, is_weighted
-        self.scratch = scratch or Scratch()
-        self.rows = Slots(-(-num_asked // -(-num_asked // chunk)), training, devices)
-        self.keys = np.asarray(
-            jax.random.key_data(client_keys(seed, task.panel.ids))
-        )  # (clients, words)
-        self.num_windows = task.num_windows.astype(np.float32)
-        self.calendar = jax.device_put(task.calendar, self.rows.whole)
+        num_chunks = -(-plan.num_asked // chunk)
+        rows = Rows(-(-plan.num_asked // num_chunks), plan.training, devices)
+        super().__init__(plan, rows, scratch)
+        self.chunk = rows.num_rows
+        ids = plan.task.panel.ids
+        self.keys = np.asarray(jax.random.key_data(client_keys(plan.config.seed, ids)))
+        self.num_windows = plan.task.num_windows.astype(np.float32)
+        self.calendar = self._put(plan.task.calendar)
+        # The cohort's, (asked, ...), in the order of clients.
         self.updates: Params = {}
-        """The cohort's, (asked, ...), in the order of clients."""
         self._compiled_chunk: Any = None
         self._predict = jax.jit(self._predict_chunk)
-        self._turn, self._add_up = jax.jit(self._turn_block), jax.jit(self._add_up_block)
-        self._measure, self._total = jax.jit(_measure_block), jax.jit(_add_block)
-        self._settle = jax.jit(partial(settle, trim=server.aggregate.trim))
-        self._step, self._spread = jax.jit(self._step_server), jax.jit(self.server.parts.spread)
+        # The parts of a server's update, for a block of clients; rows that do not count are zero.
+        self._to_steps = jax.jit(
+            lambda server, updates, weights: plan.server.parts.to_steps(
+                server, zero_rows(updates, weights > 0), weights
+            )
+        )
+        self._distances = jax.jit(
+            lambda steps, weights, center: row_norms(
+                join_rows(zero_rows(steps, weights > 0)) - center
+            )
+        )
+        self._add_up = jax.jit(self._add_up_block)
+        self._total = jax.jit(_add_block)
+        self._settle = jax.jit(partial(settle, trim=plan.server.aggregate.trim))
+        self._step = jax.jit(self._step_server)
+        self._spread = jax.jit(plan.server.parts.spread)
         self._judge = jax.jit(judge, static_argnames="limits")
         self._choose = jax.jit(
-            lambda keys, at: choose_cohort(jax.random.wrap_key_data(keys), at, num_asked)
+            lambda keys, at: choose_cohort(jax.random.wrap_key_data(keys), at, plan.num_asked)
         )
 
+    @override
     def init(self) -> FederationState:
-        """The state before the first round."""
-        shared, _ = self.training.partition.split(
-            jax.jit(self.training.model.init)(shared_key(self.seed))
-        )
+        training = self.plan.training
+        model = jax.jit(training.model.init)(shared_key(self.plan.config.seed))
 
         @jax.jit
         @jax.vmap
-        def init_client(words: jax.Array) -> ClientState:
-            return self.training.init_client(personal_key(jax.random.wrap_key_data(words)))
+        def init_clients(words: jax.Array) -> ClientState:
+            return training.init_client(personal_key(jax.random.wrap_key_data(words)))
 
-        one = self.server.init(shared, 1)
-        template = jax.eval_shape(init_client, self.keys[:1])
-        clients, per_client = jax.tree.map(self._rows_like, (template, one.per_client))
+        one = self.plan.server.init(training.partition.split(model)[0], 1)
+        template = (jax.eval_shape(init_clients, self.keys[:1]), one.per_client)
+        clients, per_client = jax.tree.map(partial(self._empty, self.num_clients), template)
         for block in blocks(self.num_clients, self.rows.num_rows):
             index, num = self._padded(np.arange(self.num_clients)[block])
-            self._store(clients, index[:num], init_client(self.keys[index]))
-            for rows, row in zip(
-                jax.tree.leaves(per_client), jax.tree.leaves(one.per_client), strict=True
-            ):
-                rows[block] = row
-                forget(rows)
-        weight = (
-            self.num_windows.copy()
-            if self.is_weighted
-            else np.repeat(np.asarray(one.weight), self.num_clients)
-        )
-        return FederationState(
-            self._put(one._replace(per_client={}))._replace(per_client=per_client, weight=weight),
-            clients,
-        )
+            self._store(clients, index[:num], init_clients(self.keys[index]))
+            repeated = jax.tree.map(lambda row, num=num: np.repeat(row, num, 0), one.per_client)
+            self._store(per_client, index[:num], repeated)
+        weight = np.repeat(np.asarray(one.weight), self.num_clients)
+        if self.plan.is_weighted:
+            weight = self.num_windows.copy()
+        server = self._put(one._replace(per_client={}))
+        return FederationState(server._replace(per_client=per_client, weight=weight), clients)
 
-    def _rows_like(self, row: Any) -> np.ndarray:
-        """Room for a row of each client."""
-        return self.scratch.empty((self.num_clients, *row.shape[1:]), row.dtype)
+    def _empty(self, num_rows: int, like: Any) -> np.ndarray:
+        """Room for so many rows."""
+        return self.scratch.empty((num_rows, *like.shape[1:]), like.dtype)
 
     def _put(self, tree: Any) -> Any:
         return jax.device_put(tree, self.rows.whole)
+
+    def _put_rows(self, rows: Any) -> Any:
+        return jax.device_put(rows, self.rows.sharded)
 
     def _store(self, rows: Any, index: np.ndarray, values: Any) -> None:
         """Put the first values of a chunk into the clients' rows."""
@@ -134,8 +136,8 @@ class Stream:
         """A chunk's clients, the last one repeated as padding, and how many there are."""
         return np.pad(index, (0, self.rows.num_rows - len(index)), mode="edge"), len(index)
 
+    @override
     def place(self, state: FederationState) -> FederationState:
-        """A state of plain rows, copied to where rounds may change it."""
         rows = (state.clients, state.server.per_client, state.server.weight)
         clients, per_client, weight = jax.tree.map(
             lambda a: copy_rows(np.asarray(a), self.scratch.empty_like(np.asarray(a))), rows
@@ -143,79 +145,66 @@ class Stream:
         common, num_rounds = self._put((state.server.common, state.server.num_rounds))
         return FederationState(ServerState(common, per_client, weight, num_rounds), clients)
 
+    @override
     def fetch(self, state: FederationState) -> FederationState:
-        """The state on the host; the next round changes it."""
         return jax.tree.map(np.asarray, state)
 
+    @override
     def compile(self, state: FederationState) -> None:
-        """Compile the round ahead of the first one, so that its time can be told apart."""
         if self._compiled_chunk is None:
             inputs = self._load(state, np.arange(self.rows.num_rows) % self.num_clients)
             is_asked = np.ones(self.rows.num_rows, bool)
-            donated = 1 if self.rows.is_batched else ()
             program = jax.jit(
-                self._train_chunk, donate_argnums=donated, out_shardings=self.rows.sharded
+                self._train_chunk,
+                donate_argnums=1 if self.rows.is_batched else (),
+                out_shardings=self.rows.sharded,
             )
             with jax.default_matmul_precision("highest"):
-                common = state.server.common, state.server.num_rounds
-                self._compiled_chunk = program.lower(
-                    common, *inputs, is_asked, np.int32(1)
-                ).compile()
-            shapes = jax.eval_shape(self._train_chunk, common, *inputs, is_asked, np.int32(1))[1]
+                lowered = program.lower(_common(state), *inputs, is_asked, np.int32(1))
+                self._compiled_chunk = lowered.compile()
             self.updates = jax.tree.map(
-                lambda a: self.scratch.empty((self.num_asked, *a.shape[1:]), a.dtype), shapes
+                partial(self._empty, self.plan.num_asked), lowered.out_info[1]
             )
 
+    @override
     def run_round(self, state: FederationState, round_index: int) -> tuple[RoundResult, np.ndarray]:
-        """Round `round_index` (from 1), and who was asked (clients,). The state that was passed in
-        is used up.
-        """
         self.compile(state)
         cohort = np.asarray(self._choose(self._put(self.keys), np.int32(round_index)))
-        asked = np.flatnonzero(cohort)
-        losses, is_finite, norms = (
-            np.zeros(self.num_clients, kind) for kind in (np.float32, bool, np.float32)
-        )
-        losses[asked], is_finite[asked], norms[asked] = self._train(state, asked, round_index)
+        losses, is_finite, norms = self._train(state, cohort, round_index)
         measured = self._put((is_finite, norms, self.num_windows, cohort))
-        verdicts = self._judge(*measured, limits=self.limits)
-        weights = np.where(
-            np.asarray(verdicts) == 0,
-            self.num_windows if self.is_weighted else np.float32(1),
-            np.float32(0),
-        )
-        server = (
-            self._update_server(state.server, asked, weights) if weights.any() else state.server
-        )
-        return RoundResult(
-            FederationState(server, state.clients), verdicts, self._put(losses)
-        ), cohort
+        verdicts = self._judge(*measured, limits=self.plan.limits)
+        counted = count_weights(verdicts, measured[2], self.plan.is_weighted)
+        weights = np.asarray(counted)
+        server = state.server
+        if weights.any():
+            server = self._update_server(server, np.flatnonzero(cohort), weights)
+        result = RoundResult(FederationState(server, state.clients), verdicts, self._put(losses))
+        return result, cohort
 
     def _train(
-        self, state: FederationState, asked: np.ndarray, round_index: int
+        self, state: FederationState, cohort: np.ndarray, round_index: int
     ) -> tuple[np.ndarray, ...]:
         """Train the cohort; keeps its states and updates, and returns losses and what the gate asks
-        (asked,).
+        (clients,).
         """
-        common = state.server.common, state.server.num_rounds
-        measured: list[tuple[np.ndarray, ...]] = []
-        begun: tuple[slice, int, Any] | None = None
+        asked = np.flatnonzero(cohort)
+        kinds = (np.float32, bool, np.float32)
+        measured = tuple(np.zeros(self.num_clients, kind) for kind in kinds)
+        running: list[Any] = []
 
-        def finish(at: slice, num: int, answer: Any) -> None:
-            clients, updates, rest = answer
+        def finish(at: slice, clients: ClientState, updates: Params, rest: Any) -> None:
             self._store(state.clients, asked[at], clients)
             self._store(self.updates, np.arange(at.start, at.stop), updates)
-            measured.append(tuple(np.asarray(values)[:num] for values in rest))
+            self._store(measured, asked[at], rest)
 
         for at, num, inputs in self._chunks(asked, lambda index: self._load(state, index)):
             is_asked = np.arange(self.rows.num_rows) < num
-            answer = self._compiled_chunk(common, *inputs, is_asked, np.int32(round_index))
-            if begun is not None:
-                finish(*begun)
-            begun = at, num, answer
-        assert begun is not None
-        finish(*begun)
-        return tuple(np.concatenate(values) for values in zip(*measured, strict=True))
+            answer = self._compiled_chunk(_common(state), *inputs, is_asked, np.int32(round_index))
+            running.append((at, *answer))
+            if len(running) > 1:  # this chunk computes while the one before is stored
+                finish(*running.pop(0))
+        finish(*running.pop())
+        return measured
 
     def _chunks(
         self, clients: np.ndarray, load: Callable[[np.ndarray], Any]
@@ -235,26 +224,18 @@ class Stream:
 
     def _load(self, state: FederationState, index: np.ndarray) -> tuple[Any, ...]:
         """What the devices need to train some clients."""
-        origins = self.task.origins["train"]
+        origins = self.plan.task.origins["train"]
         padded, counts = pad_origins([origins[c] for c in index], int(self.num_windows.max()))
         rows = self._take((state.clients, state.server.per_client), index)
         return *rows, self._load_data(index, padded, counts), self._put_rows(self.keys[index])
 
     def _load_data(self, index: np.ndarray, origins: np.ndarray, counts: np.ndarray) -> ClientData:
-        task = self.task
-        is_run = (np.diff(index) == 1).all()
-        series = (
-            task.series[index[0] : index[-1] + 1] if is_run else task.series[index]
-        )  # a run needs no copy
+        task = self.plan.task
+        is_run = (np.diff(index) == 1).all()  # a run of rows needs no copy
+        series = task.series[index[0] : index[-1] + 1] if is_run else task.series[index]
         ends = task.bounds[index, 1].astype(np.int32)
-        facts = (
-            task.zone_of_client[index],
-            task.statics[index],
-            origins,
-            counts,
-            ends,
-            task.was_read(index),
-        )
+        zones = task.zone_of_client[index]
+        facts = (zones, task.statics[index], origins, counts, ends, task.was_read(index))
         placed = self._put_rows((series, *facts))
         forget(task.series, task.panel.load)
         return ClientData(placed[0], self.calendar, *placed[1:])
@@ -267,12 +248,9 @@ class Stream:
 
         return jax.tree.map(take, rows)
 
-    def _put_rows(self, rows: Any) -> Any:
-        return jax.device_put(rows, self.rows.sharded)
-
     def _train_chunk(
         self,
-        common: tuple[dict[str, Params], jax.Array],
+        common: Common,
         clients: ClientState,
         per_client: dict[str, Params],
         data: ClientData,
@@ -280,25 +258,19 @@ class Stream:
         is_asked: jax.Array,
         round_index: jax.Array,
     ) -> tuple[ClientState, Params, tuple[jax.Array, ...]]:
+        sent = self._broadcast(common, per_client)
+        inputs = RowInputs(sent, clients, data, jax.random.wrap_key_data(keys))
+        num_rows = self.rows.num_rows
         clients, updates, losses = self.rows.train(
-            self._broadcast(common, per_client),
-            clients,
-            data,
-            jax.random.wrap_key_data(keys),
-            {},
-            is_asked,
-            round_index,
-            num_asked=self.rows.num_rows,
+            inputs, is_asked, round_index, num_asked=num_rows
         )
         return clients, updates, (losses, *measure(updates, losses))
 
-    def _broadcast(
-        self, common: tuple[dict[str, Params], jax.Array], per_client: dict[str, Params]
-    ) -> Params:
+    def _broadcast(self, common: Common, per_client: dict[str, Params]) -> Params:
         """What each row of a chunk is sent: (rows, ...)."""
         rows = jnp.arange(self.rows.num_rows)
         server = ServerState(common[0], per_client, rows, common[1])
-        sent = jax.vmap(lambda c: self.server.broadcast(server, c))(rows)
+        sent = jax.vmap(lambda c: self.plan.server.broadcast(server, c))(rows)
         return jax.lax.with_sharding_constraint(sent, self.rows.sharded)
 
     def _update_server(
@@ -309,56 +281,41 @@ class Stream:
         place = np.full(self.num_clients, -1)
         place[asked] = np.arange(len(asked))
         if keeps_rows:
-            self._turn_updates(server, asked, weights)
+            self._ask_for_steps(server, asked, weights)
         center, kept = self._tame(weights[asked])
         weight = np.where(weights > 0, weights, server.weight)
-        shares = np.asarray(
-            self.server.aggregate.weigh(self._put(weight if keeps_rows else weights))
-        )
+        counted = self._put(weight if keeps_rows else weights)
+        shares = np.asarray(self.plan.server.aggregate.weigh(counted))
         clients = np.arange(self.num_clients) if keeps_rows else asked
-        parts = blocks(len(clients), _BLOCK)
         size = min(_BLOCK, len(clients))
-        sums = self._put(
-            (jax.tree.map(lambda a: np.zeros(a.shape[1:], a.dtype), self.updates), np.float32(0))
-        )
-        for part in parts:
-            index = clients[part]
-            per_client, *numbers = self._block(
-                (server.per_client, server.weight, weights, shares), index, size
-            )
+        parts = [clients[part] for part in blocks(len(clients), _BLOCK)]
+        zeros = jax.tree.map(lambda a: np.zeros(a.shape[1:], a.dtype), self.updates)
+        sums = self._put((zeros, np.float32(0)))
+        for index in parts:
+            of_clients = (server.per_client, server.weight, weights, shares)
+            per_client, before, *given = self._block(of_clients, index, size)
             steps, part_kept = self._block((self.updates, kept), place[index], size)
-            own = server._replace(per_client=per_client, weight=numbers[0])
-            per_client, sums = self._add_up(own, steps, (center, part_kept), *numbers[1:], sums)
+            own = server._replace(per_client=per_client, weight=before)
+            per_client, sums = self._add_up(own, steps, (center, part_kept), *given, sums)
             self._store(server.per_client, index, per_client)
-        stepped = self._step(
-            server._replace(per_client={}, weight=self._put(np.zeros(0, np.float32))), sums
-        )
-        for part in parts if keeps_rows else ():
-            index = clients[part]
-            self._store(
-                server.per_client,
-                index,
-                self._spread(stepped, self._block(server.per_client, index, size)),
-            )
+        nobody = server._replace(per_client={}, weight=self._put(np.zeros(0, np.float32)))
+        stepped = self._step(nobody, sums)
+        for index in parts if keeps_rows else ():
+            spread = self._spread(stepped, self._block(server.per_client, index, size))
+            self._store(server.per_client, index, spread)
         return stepped._replace(per_client=server.per_client, weight=weight)
 
-    def _turn_updates(self, server: ServerState, asked: np.ndarray, weights: np.ndarray) -> None:
+    def _ask_for_steps(self, server: ServerState, asked: np.ndarray, weights: np.ndarray) -> None:
         """Put steps in the place of updates, and keep what the server keeps of them."""
         size = min(_BLOCK, len(asked))
         for part in blocks(len(asked), _BLOCK):
             index = np.arange(part.start, part.stop)
             updates, given = self._block((self.updates, weights[asked]), index, size)
-            own = server._replace(
-                per_client=self._block(server.per_client, asked[part], size), weight=given
-            )
-            per_client, steps = self._turn(own, updates, given)
+            rows = self._block(server.per_client, asked[part], size)
+            own = server._replace(per_client=rows, weight=given)
+            per_client, steps = self._to_steps(own, updates, given)
             self._store(server.per_client, asked[part], per_client)
             self._store(self.updates, index, steps)
-
-    def _turn_block(
-        self, server: ServerState, updates: Params, weights: jax.Array
-    ) -> tuple[dict[str, Params], Params]:
-        return self.server.parts.turn(server, zero_rows(updates, weights > 0), weights)
 
     def _tame(self, weights: np.ndarray) -> tuple[jax.Array, np.ndarray]:
         """`Aggregate.tame` of the cohort's steps, with weights (asked,): where to, and how far,
@@ -366,7 +323,8 @@ class Stream:
 
         Where numbers are looked at one by one, steps are changed in place instead.
         """
-        aggregate, size = self.server.aggregate, min(_BLOCK, len(weights))
+        aggregate = self.plan.server.aggregate
+        size = min(_BLOCK, len(weights))
         num_numbers = sum(int(np.prod(rows.shape[1:])) for rows in self.updates.values())
         if aggregate.trim:
             self._settle_numbers(weights)
@@ -377,7 +335,7 @@ class Stream:
 
         def measure(center: jax.Array) -> jax.Array:
             found = [
-                self._measure(*self._block((self.updates, weights), rows, size), center)
+                self._distances(*self._block((self.updates, weights), rows, size), center)
                 for rows in index
             ]
             return self._put(jnp.concatenate(found)[: len(weights)])
@@ -394,7 +352,7 @@ class Stream:
 
     def _settle_numbers(self, weights: np.ndarray) -> None:
         """`settle`, in place, some numbers of all clients at a time, spread over the devices."""
-        counted = self._put(self.server.aggregate.weigh(self._put(weights)))
+        counted = self._put(self.plan.server.aggregate.weigh(self._put(weights)))
         by_number = NamedSharding(self.rows.mesh, PartitionSpec(None, "clients"))
         for rows in self.updates.values():
             flat = rows.reshape(len(rows), -1)
@@ -431,9 +389,9 @@ class Stream:
         shares.
         """
         steps = zero_rows(steps, weights > 0)
-        if self.server.aggregate.passes and steps:
+        if self.plan.server.aggregate.passes and steps:
             steps = name_rows(pull(join_rows(steps), *pulled), steps)
-        per_client, averaged, _ = self.server.parts.follow(server, steps, weights)
+        per_client, averaged, _ = self.plan.server.parts.follow(server, steps, weights)
         with jax.default_matmul_precision("highest"):
             added = {
                 name: sums[0][name] + jnp.tensordot(shares, value, axes=1)
@@ -442,24 +400,15 @@ class Stream:
         return per_client, (added, sums[1] + shares.sum())
 
     def _step_server(self, server: ServerState, sums: tuple[Params, jax.Array]) -> ServerState:
-        return self.server.parts.step(
-            server, {name: value / sums[1] for name, value in sums[0].items()}
-        )
+        average = {name: value / sums[1] for name, value in sums[0].items()}
+        return self.plan.server.parts.step(server, average)
 
-    def predict(self, state: FederationState, part: str) -> list[np.ndarray]:
-        """Each client's scaled forecasts (windows, ...) for the windows of a part, from its own
-        params.
-        """
-        return self.predict_at(state, self.task.origins[part])
-
+    @override
     def predict_at(self, state: FederationState, origins: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The same for the windows with these origins of each client."""
         counts = [len(row) for row in origins]
-        width = max(counts)
-        common = state.server.common, state.server.num_rounds
 
         def load(index: np.ndarray) -> tuple[Any, ...]:
-            padded, _ = pad_origins([origins[c] for c in index], width)
+            padded, _ = pad_origins([origins[c] for c in index], max(counts))
             clients = state.clients._replace(own_shared={}, moments=())
             rows = self._take((clients, state.server.per_client), index)
             nothing = np.zeros((len(index), 1), np.int32)
@@ -468,13 +417,13 @@ class Stream:
         found: list[np.ndarray] = []
         with jax.default_matmul_precision("highest"):
             for at, _, inputs in self._chunks(np.arange(self.num_clients), load):
-                forecasts = np.asarray(self._predict(common, *inputs))
+                forecasts = np.asarray(self._predict(_common(state), *inputs))
                 found += [row[:num].copy() for row, num in zip(forecasts, counts[at], strict=False)]
         return found
 
     def _predict_chunk(
         self,
-        common: tuple[dict[str, Params], jax.Array],
+        common: Common,
         clients: ClientState,
         per_client: dict[str, Params],
         data: ClientData,
@@ -483,9 +432,8 @@ class Stream:
         return self.rows.predict(self._broadcast(common, per_client), clients, data, origins)
 
 
-def _measure_block(steps: Params, weights: jax.Array, center: jax.Array) -> jax.Array:
-    """How far from a centre each good row of a block is (block,)."""
-    return row_norms(join_rows(zero_rows(steps, weights > 0)) - center)
+def _common(state: FederationState) -> Common:
+    return state.server.common, state.server.num_rounds
 
 
 def _add_block(steps: Params, shares: jax.Array, total: jax.Array) -> jax.Array:

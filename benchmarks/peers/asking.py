@@ -1,11 +1,14 @@
-"""Where other systems run: in this interpreter if it has them, else in an environment of their own.
+"""How `plfl bench` asks the other systems: in this interpreter if it has them, else in an environment
+of their own.
 
 Environments are made once, with venv and pip, in the user's cache folder. What is installed is what
-the extra `bench` of our own package asks for, and nowhere else written down.
+the extra `bench` of our own package asks for, and nowhere else written down. A peer whose check
+rounds come to other losses than ours is refused.
 """
 
 import fcntl
 import importlib.util
+import json
 import platform
 import shutil
 import subprocess
@@ -14,13 +17,45 @@ from collections.abc import Callable
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
+from typing import Any
 
+from plfl.bench.run import call
 from plfl.errors import RunFailed
 from plfl.storage import cache_folder
 
 PACKAGES = {"torch": ("numpy", "torch"), "flower": ("numpy", "torch", "flwr", "ray")}
 """What each kind of peer imports; Ray comes with Flower's simulation."""
+CHECK_TOLERANCE = 1e-4
+"""By how much a peer's mean loss in a check round may differ from ours."""
+_HERE = Path(__file__).parent
 _INSTALL_SECONDS = 1800
+
+
+def write_work(folder: str, request: dict[str, Any]) -> list[float]:
+    """Write the work down for peers, and return what their check rounds must come to."""
+    command = [sys.executable, str(_HERE / "work.py"), folder, json.dumps(request)]
+    return list(call(command, request["cores"])["check_losses"])
+
+
+def ask(
+    name: str, peer: str, folder: str, cores: int, losses: list[float], tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """What a system of some kind answers that does the work in a folder; `RunFailed` says why
+    not.
+    """
+    python = find_python(peer, tell)
+    answer = dict(call([str(python), str(_HERE / f"{name}.py"), folder], cores))
+    check_losses(answer["check_losses"], losses)
+    return answer
+
+
+def check_losses(found: list[float], expected: list[float]) -> None:
+    """Refuse a system whose check rounds come to other losses: it does other work."""
+    if len(found) != len(expected) or any(
+        not abs(a - b) <= CHECK_TOLERANCE for a, b in zip(found, expected, strict=True)
+    ):
+        theirs, ours = (", ".join(f"{x:.6f}" for x in losses) for losses in (found, expected))
+        raise RunFailed(f"it does other work: its losses are {theirs}, ours are {ours}")
 
 
 def find_python(peer: str, tell: Callable[[str], None] = lambda text: None) -> Path:

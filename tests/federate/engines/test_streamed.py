@@ -10,10 +10,10 @@ from carriers import stream_of
 from plfl.config import Config
 from plfl.data.scratch import Scratch
 from plfl.errors import BadInput
-from plfl.federate import federation as federation_module
+from plfl.federate import engines
 from plfl.federate.checkpoint import find_newest
-from plfl.federate.engines.stream import Stream
-from plfl.federate.federation import choose_chunk
+from plfl.federate.engines import choose_chunk
+from plfl.federate.engines.streamed import Streamed
 from plfl.federate.server import SERVER_OPTIMIZERS
 from plfl.runs.train import run
 from small import (
@@ -82,7 +82,7 @@ def test_forecasts_are_those_of_the_resident_engine():
     expected = resident.engine.predict(state, "test")
     streamed = stream_of(tiny_federation())
     found = streamed.engine.predict(streamed.engine.place(resident.engine.fetch(state)), "test")
-    assert [len(row) for row in found] == [len(row) for row in resident.task.origins["test"]]
+    assert [len(row) for row in found] == [len(row) for row in resident.plan.task.origins["test"]]
     for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
@@ -121,10 +121,10 @@ def test_a_run_stopped_in_the_middle_of_a_round_goes_on_with_another_chunk_as_if
     def die(*args):
         raise SystemExit
 
-    rounds = iter([Stream._update_server, die])
+    rounds = iter([Streamed._update_server, die])
     with monkeypatch.context() as patch:
         patch.setattr(
-            Stream, "_update_server", lambda *args: next(rounds)(*args)
+            Streamed, "_update_server", lambda *args: next(rounds)(*args)
         )  # clients have trained by then
         with pytest.raises(SystemExit):
             run(small_config(**values, chunk=3, checkpoint_seconds=0), out=parts)
@@ -170,8 +170,8 @@ def test_a_chunk_as_large_as_the_federation_is_none(chunk, expected):
 def test_clients_that_do_not_fit_into_a_share_of_the_memory_come_in_chunks(monkeypatch):
     plan = tiny_federation().plan
     for num_fitting, expected in ((5, None), (4.5, 2), (0.1, 1)):
-        memory = num_fitting * plan.bytes_per_client / federation_module._CPU_SHARE
-        monkeypatch.setattr(federation_module, "machine_memory", lambda memory=memory: memory)
+        memory = num_fitting * plan.bytes_per_client / engines._CPU_SHARE
+        monkeypatch.setattr(engines, "machine_memory", lambda memory=memory: memory)
         assert choose_chunk(plan, DEVICES[0]) == expected
 
 
