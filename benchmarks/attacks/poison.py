@@ -15,6 +15,8 @@ a run would publish it; losses are against the run of the mean in which nobody i
   inner          minus the honest mean (inner product manipulation, Xie et al. 2019)
   little         every number one standard deviation off the honest mean (a little is enough, Baruch et al. 2019)
   edge           every number the honest one that lies furthest on the wrong side of 0
+  rim            from the honest mean back against it, as far as the clipped mean leaves an update alone
+  rim_biases     from the honest mean biases up, as far as the clipped mean leaves one name alone
 
     python benchmarks/attacks/poison.py [--recipes paper forecast] [--aggregates mean median] [--attacks none flip3]
         [--clients 6 --hostile 1] [--rounds 8] [--steps 40] [--seed 0] [--weights windows] [--jobs 1]
@@ -42,7 +44,7 @@ import numpy as np
 
 from plfl.config import Config
 from plfl.data.sources import load_source
-from plfl.federate.aggregate import AGGREGATES
+from plfl.federate.aggregate import AGGREGATES, NAME_RADIUS, RADIUS
 from plfl.federate.client import client_update
 from plfl.federate.gate import REASONS, Door, Reply
 from plfl.federate.params import batches_key, client_keys
@@ -116,6 +118,18 @@ def edge(own: Update, honest: Sequence[Update]) -> Update:
     return {name: np.where(value.mean(0) > 0, value.min(0), value.max(0)) for name, value in rows.items()}
 
 
+def beside(honest: Sequence[Update], radius: float, to: Update) -> Update:
+    """The honest mean, and from there so many median distances of the honest in a direction."""
+    center = {name: np.mean([update[name] for update in honest], axis=0) for name in to}
+    apart = median_norm([{name: update[name] - center[name] for name in to} for update in honest])
+    return {name: center[name] + value for name, value in scaled(to, radius * apart).items()}
+
+
+def rim_biases(own: Update, honest: Sequence[Update]) -> Update:
+    """Every name as far as it may go by itself, where biases go up."""
+    return {name: beside(honest, NAME_RADIUS, {name: value})[name] for name, value in upwards(own).items()}
+
+
 HONEST = times(1)
 ATTACKS: dict[str, Attack | None] = {
     "none": HONEST,
@@ -132,6 +146,8 @@ ATTACKS: dict[str, Attack | None] = {
     "inner": lambda own, honest: against(honest),
     "little": little,
     "edge": edge,
+    "rim": lambda own, honest: beside(honest, RADIUS, against(honest)),
+    "rim_biases": rim_biases,
 }
 
 

@@ -18,9 +18,9 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plfl.data.scratch import Scratch, blocks, copy_rows, forget
-from plfl.federate.aggregate import average_pulled, pull, settle
+from plfl.federate.aggregate import average_pulled, distances, pull, settle
 from plfl.federate.client import ClientState, LocalTraining
-from plfl.federate.gate import Limits, judge, measure, row_norms, zero_rows
+from plfl.federate.gate import Limits, judge, measure, zero_rows
 from plfl.federate.params import client_keys, join_rows, name_rows, personal_key, shared_key
 from plfl.federate.round import FederationState, RoundResult, choose_cohort
 from plfl.federate.rows import Slots
@@ -400,8 +400,8 @@ class Stream:
 
 
 def _measure_block(steps: Params, weights: jax.Array, center: jax.Array) -> jax.Array:
-    """How far from a centre each good row of a block is (block,)."""
-    return row_norms(join_rows(zero_rows(steps, weights > 0)) - center)
+    """How far from a centre each good row of a block is, name by name (block, names)."""
+    return distances(zero_rows(steps, weights > 0), center)
 
 
 def _add_block(steps: Params, shares: jax.Array, total: jax.Array) -> jax.Array:
