@@ -17,6 +17,8 @@ against the run of the mean in which nobody is hostile.
   inner          minus the honest mean (inner product manipulation, Xie et al. 2019)
   little         every number one standard deviation off the honest mean (a little is enough, Baruch et al. 2019)
   edge           every number the honest one that lies furthest on the wrong side of 0
+  rim            from the honest mean back against it, as far as the clipped mean leaves an update alone
+  rim_biases     from the honest mean biases up, as far as the clipped mean leaves one name alone
 
     python benchmarks/attacks/poison.py [--recipes paper forecast] [--aggregates mean median]
     [--attacks none flip3]
@@ -47,7 +49,7 @@ import numpy as np
 
 from plfl.config import Config
 from plfl.data.sources import load_source
-from plfl.federate.aggregate import AGGREGATES
+from plfl.federate.aggregate import AGGREGATES, NAME_RADIUS, RADIUS
 from plfl.federate.client import client_update
 from plfl.federate.federation import Federation
 from plfl.federate.gate import REASONS, Door, Reply
@@ -129,6 +131,21 @@ def edge(own: Update, honest: Sequence[Update]) -> Update:
     }
 
 
+def beside(honest: Sequence[Update], radius: float, to: Update) -> Update:
+    """The honest mean, and from there so many median distances of the honest in a direction."""
+    center = {name: np.mean([update[name] for update in honest], axis=0) for name in to}
+    apart = median_norm([{name: update[name] - center[name] for name in to} for update in honest])
+    return {name: center[name] + value for name, value in scaled(to, radius * apart).items()}
+
+
+def rim_biases(own: Update, honest: Sequence[Update]) -> Update:
+    """Every name as far as it may go by itself, where biases go up."""
+    return {
+        name: beside(honest, NAME_RADIUS, {name: value})[name]
+        for name, value in upwards(own).items()
+    }
+
+
 HONEST = times(1)
 ATTACKS: dict[str, Attack | None] = {
     "none": HONEST,
@@ -145,6 +162,8 @@ ATTACKS: dict[str, Attack | None] = {
     "inner": lambda own, honest: against(honest),
     "little": little,
     "edge": edge,
+    "rim": lambda own, honest: beside(honest, RADIUS, against(honest)),
+    "rim_biases": rim_biases,
 }
 
 

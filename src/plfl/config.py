@@ -364,7 +364,7 @@ class Config(Settings):
     paper's.
     """
     clip_passes: int | None = Field(None, ge=1, le=16)
-    """How often updates are cut to the median distance from their centre (clipped_mean)."""
+    """How often updates far from their centre are pulled to it (clipped_mean)."""
     trim: float | None = Field(None, gt=0, lt=0.5)
     """Share of the weight that is dropped at each end of every number (trimmed_mean)."""
     eval_every: int = Field(5, ge=1)

@@ -111,23 +111,30 @@ def test_several_processes_give_the_numbers_of_one(num, alone, tmp_path):
     ("server", "aggregate"),
     [("fed_avg", "clipped_mean"), ("fed_avg", "mean"), ("fed_avg_adaptive", "clipped_mean")],
 )
-def test_only_means_and_one_number_per_client_cross(server, aggregate, is_batched):
+def test_only_means_and_some_numbers_per_client_cross(server, aggregate, is_batched):
     """In the compiled programs: sums have the shapes of shared params, what is gathered has one
     number per row.
 
-    A clipped mean adds up all shared params in one row for its centre.
+    A clipped mean adds up all shared params in one row for its centre, and gathers each row's distances from it, in all
+    and by name, of which it takes the medians.
     """
     federation = tiny_federation(server=server, fraction=0.6, aggregate=aggregate)
     engine = federation.engine
     engine.rows.is_batched = is_batched
     state = engine.init()
     engine.compile(state)
-    shared = {tuple(x.shape) for x in state.server.common["x"].values()}
-    center = {(federation.plan.num_shared_params,)} if aggregate == "clipped_mean" else set()
+    params = state.server.common["x"]
+    shared = {tuple(x.shape) for x in params.values()}
+    rows = {(engine.rows.num_rows,)}
+    center = set()
+    if aggregate == "clipped_mean":
+        num_distances = 1 + len(params)
+        rows |= {(num_distances, engine.rows.num_rows)}
+        center = {(federation.plan.num_shared_params,), (num_distances, 1)}
     found = crossing(engine._compiled_round.as_text())
     assert set(found["all-reduce"]) <= shared | center | {()}
     assert shared <= set(found["all-reduce"])
-    assert set(found["all-gather"]) == {(engine.rows.num_rows,)}
+    assert set(found["all-gather"]) == rows
     assert set(found) == {"all-reduce", "all-gather"}
     origins, _ = engine.rows.place_origins(federation.plan.task.origins["test"])
     assert crossing(engine._predict.lower(state, engine.data, origins).compile().as_text()) == {}

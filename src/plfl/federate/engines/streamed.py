@@ -20,11 +20,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from typing_extensions import override
 
 from plfl.data.scratch import Scratch, blocks, copy_rows, forget
-from plfl.federate.aggregate import average_pulled, pull, settle
+from plfl.federate.aggregate import average_pulled, distances, pull, settle
 from plfl.federate.client import ClientState
 from plfl.federate.engines.engine import Engine
 from plfl.federate.engines.rows import RowInputs, Rows
-from plfl.federate.gate import judge, measure, row_norms, zero_rows
+from plfl.federate.gate import judge, measure, zero_rows
 from plfl.federate.params import client_keys, join_rows, name_rows, personal_key, shared_key
 from plfl.federate.plan import Plan
 from plfl.federate.round import FederationState, RoundResult, choose_cohort, count_weights
@@ -78,9 +78,7 @@ class Streamed(Engine):
             )
         )
         self._distances = jax.jit(
-            lambda steps, weights, center: row_norms(
-                join_rows(zero_rows(steps, weights > 0)) - center
-            )
+            lambda steps, weights, center: distances(zero_rows(steps, weights > 0), center)
         )
         self._add_up = jax.jit(self._add_up_block)
         self._total = jax.jit(_add_block)
