@@ -118,8 +118,7 @@ class Interrupted(PlflError):
 
     def __init__(self, what: str = "", fix: str = "", *, number: int = signal.SIGINT) -> None:
         super().__init__(what, fix)
-        self.number = number
-        """The signal that did it."""
+        self.number = number  # the signal that did it
 
 
 @contextmanager

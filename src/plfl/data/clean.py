@@ -24,6 +24,7 @@ from plfl.data.scratch import Scratch
 from plfl.data.zones import to_utc
 from plfl.errors import BadInput
 
+# Factor to kWh or kW, and whether it is power.
 UNITS: dict[str, tuple[float, bool]] = {
     "Wh": (1e-3, False),
     "kWh": (1.0, False),
@@ -32,7 +33,6 @@ UNITS: dict[str, tuple[float, bool]] = {
     "kW": (1.0, True),
     "MW": (1e3, True),
 }
-"""Factor to kWh or kW, and whether it is power."""
 _SECONDS = np.arange(1, DAY + 1)
 # Intervals to which steps with jitter are rounded: they divide a day, and are whole minutes or less
 # than one, so that 14:59 is fifteen minutes and not some odd divisor of a day.

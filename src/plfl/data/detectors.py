@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-STUCK_HOURS = 48
-"""A meter that shows exactly the same value for so long is not measuring."""
+STUCK_HOURS = 48  # a meter that shows exactly the same value for so long is not measuring
 # Where it has stood for so long before, it may rest again: at 0 in a home that is left alone.
 _REST_HOURS = 12
 # Readings: two equal days of a daily meter are no fault.
@@ -176,20 +175,16 @@ def _is_believed(large: dict[int, bool], day: int) -> bool:
 class LevelChange(NamedTuple):
     """A place from which on all values are multiplied, at all hours of the day alike."""
 
-    at: int
-    """The first reading of the new level, on the grid."""
-    seen: int
-    """The place from which on that is known, from the readings before it."""
+    at: int  # the first reading of the new level, on the grid
+    seen: int  # the place from which on that is known, from the readings before it
     factor: float
 
 
 class Changes(NamedTuple):
     """What changes in a series at once and at all hours of the day alike."""
 
-    units: list[LevelChange]
-    """Only another unit does that; every second one is the way back."""
-    levels: list[LevelChange]
-    """A load may have changed like this."""
+    units: list[LevelChange]  # only another unit does that; every second one is the way back
+    levels: list[LevelChange]  # a load may have changed like this
 
 
 def find_changes(load: np.ndarray, steps_per_day: int) -> Changes:

@@ -45,10 +45,8 @@ class Progress:
     """How far a download is."""
 
     num_done: int
-    num_files: int
-    """Known so far; it grows when metadata has told which buildings there are."""
-    num_bytes: int
-    """In place and in parts."""
+    num_files: int  # known so far; it grows when metadata has told which buildings there are
+    num_bytes: int  # in place and in parts
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,10 @@ class Patience:
     """How often, and how long, a server is waited for."""
 
     num_attempts: int = 5
+    # Seconds before the second attempt; doubled from one to the next, with jitter.
     delay: float = 1.0
-    """Seconds before the second attempt; doubled from one to the next, with jitter."""
-    longest: float = 120.0
-    """The longest wait, also if the server asks for more."""
-    timeout: float = 30.0
-    """Seconds without a byte until a connection counts as lost."""
+    longest: float = 120.0  # the longest wait, also if the server asks for more
+    timeout: float = 30.0  # seconds without a byte until a connection counts as lost
 
     def pause(self, state: RetryCallState) -> float:
         """Seconds until the next attempt."""
@@ -81,8 +77,7 @@ class _Trouble(Exception):
 
     def __init__(self, message: str, wait: float | None = None) -> None:
         super().__init__(message)
-        self.wait = wait
-        """Seconds that the server asks for."""
+        self.wait = wait  # seconds that the server asks for
 
 
 class Downloads:

@@ -29,18 +29,12 @@ START = np.datetime64("2018-01-01T06:00", "s")  # midnight in Chicago
 class BuildingType:
     """What the buildings of one kind have in common; each building varies it."""
 
-    opens: float
-    """Hour of the day."""
-    hours: float
-    """Hours open."""
-    weekend: float
-    """Activity on weekends relative to weekdays."""
-    density: float
-    """W per m2 when fully active."""
-    base: float
-    """Share of that which never stops."""
-    cycling: float
-    """Share drawn by equipment that switches on and off."""
+    opens: float  # hour of the day
+    hours: float  # hours open
+    weekend: float  # activity on weekends relative to weekdays
+    density: float  # W per m2 when fully active
+    base: float  # share of that which never stops
+    cycling: float  # share drawn by equipment that switches on and off
 
 
 TYPES = (

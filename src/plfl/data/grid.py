@@ -17,8 +17,7 @@ from plfl.data.scratch import Scratch, forget, forgetting
 from plfl.data.zones import utc_offset
 from plfl.errors import BadInput
 
-MANY_INTERVALS = 1_000_000
-"""More than that is a wrong stamp, and would make the grid enormous."""
+MANY_INTERVALS = 1_000_000  # more than that is a wrong stamp, and would make the grid enormous
 
 
 def put_on_one_grid(

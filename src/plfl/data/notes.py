@@ -14,8 +14,7 @@ from plfl.data.zones import utc_offset
 
 Int = int | np.integer[Any]
 DAY = 86_400
-JITTER = 0.1
-"""Of an interval, by which a stamp may be early or late."""
+JITTER = 0.1  # of an interval, by which a stamp may be early or late
 
 
 @dataclass(frozen=True)
@@ -25,16 +24,11 @@ class Gridded:
     id: str
     zone: str
     statics: np.ndarray
-    place: Place
-    """The client's column."""
-    start: int
-    """UTC seconds."""
-    interval: int
-    """Seconds."""
-    load: np.ndarray
-    """(time,) float64 kWh; NaN where missing."""
-    covariates: np.ndarray
-    """(time, covariates) float32."""
+    place: Place  # the client's column
+    start: int  # UTC seconds
+    interval: int  # seconds
+    load: np.ndarray  # (time,) float64 kWh; NaN where missing
+    covariates: np.ndarray  # (time, covariates) float32
 
     @property
     def end(self) -> int:
@@ -58,8 +52,8 @@ class Notes:
         self.series = series
         self.is_end = is_end
         self.findings: list[Finding] = []
+        # Which of the series' rows are still in play, in order of time.
         self.rows = np.arange(len(series.stamps))
-        """Which of the series' rows are still in play, in order of time."""
 
     def row(
         self, code: str, row: Int | None, detail: str, count: Int = 1, column: str | None = None

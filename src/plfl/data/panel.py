@@ -17,8 +17,7 @@ from plfl.data.zones import local_time
 from plfl.errors import BadInput, require
 
 DAY = np.timedelta64(1, "D")
-LARGEST = 1e15
-"""No load, weather or area is larger, and float32 arithmetic still works there."""
+LARGEST = 1e15  # no load, weather or area is larger, and float32 arithmetic still works there
 
 
 def steps_per_day(interval: np.timedelta64) -> int:
@@ -31,19 +30,16 @@ class Panel:
     """Readings of several clients: ids, loads, covariates, static facts and local time zones."""
 
     ids: tuple[str, ...]
-    start: np.datetime64
-    """UTC, the beginning of interval 0."""
+    start: np.datetime64  # UTC, the beginning of interval 0
     interval: np.timedelta64
+    # (clients, time) float32, energy in kWh per interval; NaN where there is no reading.
     load: np.ndarray
-    """(clients, time) float32, energy in kWh per interval; NaN where there is no reading."""
+    # (clients, time, covariates) float32, such as weather; NaN where unknown.
     covariates: np.ndarray
-    """(clients, time, covariates) float32, such as weather; NaN where unknown."""
     covariate_names: tuple[str, ...]
-    statics: np.ndarray
-    """(clients, statics) float32, such as areas in m2."""
+    statics: np.ndarray  # (clients, statics) float32, such as areas in m2
     static_names: tuple[str, ...]
-    zones: tuple[str, ...]
-    """The IANA time zone of each client."""
+    zones: tuple[str, ...]  # the IANA time zone of each client
 
     def __post_init__(self) -> None:
         self._check_types()

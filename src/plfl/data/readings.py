@@ -25,27 +25,19 @@ class Series:
     """One client's rows, in the order of the file."""
 
     id: str
-    stamps: np.ndarray
-    """(rows,) int64 seconds since 1970 on the clock of `stamp_zone`."""
-    values: np.ndarray
-    """(rows,) float64 in the source's unit; NaN where the cell is empty."""
-    covariates: np.ndarray
-    """(rows, covariates) float32; NaN where unknown."""
-    statics: np.ndarray
-    """(statics,) float32."""
-    zone: str
-    """The IANA time zone of the meter, for the calendar."""
+    stamps: np.ndarray  # (rows,) int64 seconds since 1970 on the clock of `stamp_zone`
+    values: np.ndarray  # (rows,) float64 in the source's unit; NaN where the cell is empty
+    covariates: np.ndarray  # (rows, covariates) float32; NaN where unknown
+    statics: np.ndarray  # (statics,) float32
+    zone: str  # the IANA time zone of the meter, for the calendar
+    # The clock of the stamps: an IANA zone (local stamps, with their repeated and skipped hours),
+    # or None for UTC.
     stamp_zone: str | None = None
-    """The clock of the stamps: an IANA zone (local stamps, with their repeated and skipped hours),
-    or None for UTC.
-    """
     file: str | None = None
-    column: str | None = None
-    """Of the values, where the file has named columns."""
-    rows: np.ndarray | None = None
-    """(rows,) row of the file, from 0; None when they are 0, 1, 2, ..."""
+    column: str | None = None  # of the values, where the file has named columns
+    rows: np.ndarray | None = None  # (rows,) row of the file, from 0; None when they are 0, 1, ...
+    # Whether the file is text with a header, so that rows have line numbers.
     has_header: bool = False
-    """Whether the file is text with a header, so that rows have line numbers."""
 
     def utc(self) -> np.ndarray:
         """(rows,) the stamps as seconds of UTC."""
@@ -64,16 +56,14 @@ class Series:
 class Readings:
     """All clients of a source, with what holds for all of them."""
 
-    series: Iterable[Series]
-    """May be lazy: each is read, cleaned and forgotten in turn."""
+    series: Iterable[Series]  # may be lazy: each is read, cleaned and forgotten in turn
     covariate_names: tuple[str, ...] = ()
     static_names: tuple[str, ...] = ()
-    is_end: bool = False
-    """Whether a stamp marks the end of its interval."""
+    is_end: bool = False  # whether a stamp marks the end of its interval
     unit: str = "kWh"
     is_cumulative: bool = False
+    # About the source as a whole; a lazy source may add to it while it is read.
     findings: list[Finding] = field(default_factory=list)
-    """About the source as a whole; a lazy source may add to it while it is read."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +72,15 @@ class Source:
     it.
     """
 
-    read: Callable[..., Readings]
-    """From WHAT and the options that are given."""
-    example: str
-    """One that is right, for messages."""
+    read: Callable[..., Readings]  # from WHAT and the options that are given
+    example: str  # one that is right, for messages
+    # What stands behind the colon: a number of clients is read as such, and the path of a folder is
+    # taken from where the source is written down.
     what: Literal["name", "number", "folder"] = "name"
-    """What stands behind the colon: a number of clients is read as such, and the path of a folder
-    is taken from where the source is written down.
-    """
     texts: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ()
-    """Options that are texts, and that are whole numbers."""
+    numbers: tuple[str, ...] = ()  # options that are texts, and that are whole numbers
+    # Downloads such data into a folder, where that is possible.
     fetch: Callable[..., Any] | None = None
-    """Downloads such data into a folder, where that is possible."""
 
 
 def cut_off(

@@ -16,8 +16,7 @@ from typing import Any, Literal
 from plfl.errors import BadInput, in_python, in_shell
 
 Level = Literal["error", "refused", "repaired", "noted"]
-LEVELS: tuple[Level, ...] = ("error", "refused", "repaired", "noted")
-"""From the gravest."""
+LEVELS: tuple[Level, ...] = ("error", "refused", "repaired", "noted")  # from the gravest
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,8 @@ class Rule:
     code: str
     title: str
     level: Level
-    why: str
-    """What it does to a forecast, and what plfl does about it."""
-    fix: str
-    """The way out, with settings marked as in errors: ‹timezone=America/Chicago›."""
+    why: str  # what it does to a forecast, and what plfl does about it
+    fix: str  # the way out, with settings marked as in errors: ‹timezone=America/Chicago›
 
 
 _ALL = (
@@ -355,14 +352,12 @@ class Place:
     """Where in the data: as much of it as is known."""
 
     file: str | None = None
+    # Data rows are counted from 1; the header of a text file is not one of them.
     row: int | None = None
-    """Data rows are counted from 1; the header of a text file is not one of them."""
-    line: int | None = None
-    """Of a text file."""
+    line: int | None = None  # of a text file
     column: str | None = None
     client: str | None = None
-    time: str | None = None
-    """Of the reading, as it stands in the data, or in UTC with a Z."""
+    time: str | None = None  # of the reading, as it stands in the data, or in UTC with a Z
 
     def __str__(self) -> str:
         parts = [
@@ -383,8 +378,7 @@ class Finding:
     code: str
     count: int
     place: Place
-    detail: str
-    """One clause about this case, such as: 3 readings from -4.2 kWh on."""
+    detail: str  # one clause about this case, such as: 3 readings from -4.2 kWh on
 
     @property
     def rule(self) -> Rule:

@@ -36,8 +36,8 @@ _KINDS = {
 class Loaded:
     """What sources hold, and what is wrong with it."""
 
+    # The clients that can be used, in the order of their ids; None if there is none.
     panel: Panel | None
-    """The clients that can be used, in the order of their ids; None if there is none."""
     findings: tuple[Finding, ...]
 
     def usable(self) -> Panel:
@@ -52,12 +52,10 @@ class Loaded:
 class Asked:
     """Which of the readings are looked at; the others might as well not exist."""
 
-    client: str | None = None
-    """One client alone."""
-    until: np.datetime64 | None = None
-    """UTC; readings whose intervals are over by then."""
+    client: str | None = None  # one client alone
+    until: np.datetime64 | None = None  # UTC; readings whose intervals are over by then
+    # Whether what is said of later times beside the load was known ahead.
     keeps_covariates: bool = False
-    """Whether what is said of later times beside the load was known ahead."""
 
     def of(self, readings: Readings) -> Readings:
         """The readings that are asked for."""

@@ -31,10 +31,8 @@ _LATEST = 253_000_000_000
 class Offsets(NamedTuple):
     """Local time minus UTC over some span."""
 
-    begins: np.ndarray
-    """(segments,) UTC seconds; the first is before the span."""
-    seconds: np.ndarray
-    """(segments,) the offset from there on."""
+    begins: np.ndarray  # (segments,) UTC seconds; the first is before the span
+    seconds: np.ndarray  # (segments,) the offset from there on
 
 
 def load_zone(zone: str) -> ZoneInfo:

@@ -35,11 +35,9 @@ NAME_RADIUS = 10.0
 class Aggregate(NamedTuple):
     """What happens to rows: one of the two, or nothing."""
 
-    passes: int = 0
-    """How often those far from a centre are pulled to it."""
+    passes: int = 0  # how often those far from a centre are pulled to it
+    # Share of the weight that is taken away at each end of every number; a half leaves the median.
     trim: float = 0.0
-    """Share of the weight that is taken away at each end of every number; a half leaves the median.
-    """
 
     @property
     def is_mean(self) -> bool:

@@ -7,18 +7,12 @@ today, and constants of the formulas.
 
 from enum import IntEnum
 
-NUM_LAYERS = 3
-"""The first layer of a band's body, and two residual ones."""
-POOLED = 4
-"""Numbers that each head says of past days: mean and spread of two changes."""
-UNKNOWN = -1e9
-"""Score of a day that was not read."""
-LEAST_VARIANCE = 1e-6
-"""Added to the variance of what past days did next, before its root is taken."""
-FRIDAY = 4.5 / 7
-"""Weekdays, as shares of a week from Monday on, above which a day is off."""
-SAME_DAY = 1e-3
-"""Shares of a week that differ by less are the same weekday."""
+NUM_LAYERS = 3  # the first layer of a band's body, and two residual ones
+POOLED = 4  # numbers that each head says of past days: mean and spread of two changes
+UNKNOWN = -1e9  # score of a day that was not read
+LEAST_VARIANCE = 1e-6  # added to the variance of what past days did next, before its root is taken
+FRIDAY = 4.5 / 7  # weekdays, as shares of a week from Monday on, above which a day is off
+SAME_DAY = 1e-3  # shares of a week that differ by less are the same weekday
 
 
 class Fact(IntEnum):
@@ -33,19 +27,19 @@ class Fact(IntEnum):
     LEAD = 6
 
 
+# Params of the layer that weighs past days.
 DAYS = ("days.0.weight", "days.0.bias", "days.1.weight", "days.distance")
-"""Params of the layer that weighs past days."""
+# Params of a band, in the order of the layers.
 BAND = (
     *DAYS,
     *(f"body.{k}.{what}" for k in range(NUM_LAYERS) for what in ("weight", "bias")),
     *("head.weight", "head.bias", "skip.weight"),
 )
-"""Params of a band, in the order of the layers."""
+# What the kernel of a band takes after its params.
 BAND_DATA = (
     *("features", "likeness", "changes", "is_known"),
     *("targets", "shares", "levels", "worths"),
 )
-"""What the kernel of a band takes after its params."""
 
 
 def header() -> str:

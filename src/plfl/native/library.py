@@ -35,8 +35,8 @@ TARGETS = (
     "plfl_adam_ams",
 )
 _FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared")
+# What compilers call it; the first that works is taken.
 _FOR_THIS_PROCESSOR = (("-march=native",), ("-mcpu=native",), ())
-"""What compilers call it; the first that works is taken."""
 _lock = threading.Lock()
 log = logging.getLogger("plfl")
 

@@ -47,10 +47,8 @@ from plfl.runs.results import describe_personal, score_clients
 from plfl.runs.tuning import Choice, Tuner, fine_tune, train
 from plfl.storage import write_json, write_text
 
-CURVE_DAYS = (3, 7, 14, 28)
-"""Days of history at which the curve is measured."""
-FEW_DAYS = 3
-"""A meter with fewer days is adapted all the same, with a note."""
+CURVE_DAYS = (3, 7, 14, 28)  # days of history at which the curve is measured
+FEW_DAYS = 3  # a meter with fewer days is adapted all the same, with a note
 # Training windows that a meter needs: few are enough, as batches are drawn with replacement.
 _MIN_WINDOWS = 16
 _SPLIT = (0.8, 0.1, 0.1)  # for meters without a test part, the last two are one

@@ -44,8 +44,7 @@ class Diagnosis:
     """What the doctor found."""
 
     sources: tuple[str, ...]
-    panel: Panel | None
-    """All clients that could be read."""
+    panel: Panel | None  # all clients that could be read
     findings: tuple[Finding, ...]
 
     @property

@@ -96,8 +96,7 @@ _OTHER_ZONES = {
     "TX": (_MOUNTAIN, "141 229"),
 }
 
-STATES = tuple(sorted(_STATES))
-"""The 50 states and DC, as abbreviations."""
+STATES = tuple(sorted(_STATES))  # the 50 states and DC, as abbreviations
 _ZONE_OF_STATE = dict(_STATES.values())
 _ZONE_OF_COUNTY = {
     f"G{_STATES[state][0]}0{county}0": zone

@@ -45,16 +45,12 @@ class FetchResult:
     state: str
     upgrade: int
     ids: tuple[int, ...]
-    num_files: int
-    """That these buildings need."""
-    num_fetched: int
-    """Of them, those that were not there before."""
-    num_bytes: int
-    """Of all of them."""
+    num_files: int  # that these buildings need
+    num_fetched: int  # of them, those that were not there before
+    num_bytes: int  # of all of them
+    # Sampled buildings without a time series, for which others were taken.
     replaced: tuple[int, ...]
-    """Sampled buildings without a time series, for which others were taken."""
-    is_all: bool
-    """Whether the folder has no other buildings of this state and upgrade."""
+    is_all: bool  # whether the folder has no other buildings of this state and upgrade
 
     @property
     def source(self) -> str:

@@ -15,6 +15,7 @@ from plfl.errors import BadInput, require
 
 SERIES_FOLDER = "timeseries_individual_buildings/by_state"
 METADATA_FOLDER = "metadata_and_annual_results"
+# The authors' 12 buildings of each state, of release 2023/comstock_amy2018_release_1.
 PAPER_BUILDINGS = {
     "CA": (15227, 15233, 15241, 15222, 15225, 15228, 15404, 15429, 15460, 15445, 15895, 16281),
     "IL": (
@@ -46,7 +47,6 @@ PAPER_BUILDINGS = {
         205124,
     ),
 }
-"""The authors' 12 buildings of each state, of release 2023/comstock_amy2018_release_1."""
 
 # Upgrade, state, building and upgrade again; copies of a file, in folders of their own, too.
 _SERIES = re.compile(
@@ -56,8 +56,8 @@ _METADATA_NAME = re.compile(
     r"(?!\.).*_(?:baseline|upgrade(\d{1,6}))(?:_agg|_metadata_and_annual_results)?\.parquet"
 )
 _Choice = TypeVar("_Choice", str, int)
+# The files of each building, by state and upgrade.
 Sets = dict[tuple[str, int], dict[int, list[Path]]]
-"""The files of each building, by state and upgrade."""
 
 
 def series_path(state: str, upgrade: int, building: int) -> str:

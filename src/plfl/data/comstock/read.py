@@ -36,8 +36,8 @@ from plfl.data.tables.cells import Rows, is_number, is_text, read_rows
 from plfl.data.tables.clock import read_stamps
 from plfl.data.tables.columns import Columns, open_table
 
+# Eastern Standard Time: UTC-5 (the sign is reversed in these names), never daylight saving.
 STAMP_ZONE = "Etc/GMT+5"
-"""Eastern Standard Time: UTC-5 (the sign is reversed in these names), never daylight saving."""
 COVARIATES = ("temperature", "wind_speed")
 STATICS = ("floor_area", "wall_area", "window_area")
 _UNITS_IN_M2 = (0.09290304, 1.0, 1.0)
@@ -72,11 +72,9 @@ class Building:
     """What the metadata says about one building."""
 
     id: int
-    county: str
-    """GISJOIN code of the county whose weather it has."""
+    county: str  # GISJOIN code of the county whose weather it has
     zone: str
-    areas: tuple[float, ...]
-    """Floor, wall and window area in m2; NaN where unknown."""
+    areas: tuple[float, ...]  # floor, wall and window area in m2; NaN where unknown
 
 
 def read_comstock(
@@ -290,10 +288,8 @@ class Weather:
     """The weather of one county."""
 
     path: Path
-    times: np.ndarray
-    """(hours,) UTC seconds, rising."""
-    values: np.ndarray
-    """(hours, 2) temperature and wind speed, float32."""
+    times: np.ndarray  # (hours,) UTC seconds, rising
+    values: np.ndarray  # (hours, 2) temperature and wind speed, float32
 
     def at(self, ends: np.ndarray, load: Path) -> np.ndarray:
         """(rows, 2) what is known at the end of each interval, in UTC: the latest reading, at most

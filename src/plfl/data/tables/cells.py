@@ -46,8 +46,7 @@ class Rows:
     """Some rows of some columns."""
 
     columns: Columns
-    first: int
-    """The number of the first of them in the table."""
+    first: int  # the number of the first of them in the table
     batch: pa.RecordBatch
 
     def refuse(self, code: str, name: str, is_wrong: Any, detail: str) -> None:

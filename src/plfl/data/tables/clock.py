@@ -116,10 +116,8 @@ class Clock:
 
     name: str
     config: Config
-    is_zoned: bool
-    """Whether stamps carry their offset from UTC."""
-    zone: str | None
-    """Of all clients that have none of their own."""
+    is_zoned: bool  # whether stamps carry their offset from UTC
+    zone: str | None  # of all clients that have none of their own
     own_zones: Mapping[str, str]
 
     def seconds(self, rows: Rows) -> np.ndarray:

@@ -21,8 +21,8 @@ from plfl.errors import BadInput
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 PARQUET_SUFFIXES = (".parquet", ".pq")
+# Ways to write times as numbers, and how many make a second.
 EPOCH_UNITS = {"unix": 1, "unix_ms": 1000}
-"""Ways to write times as numbers, and how many make a second."""
 _DELIMITERS = ",;\t|"
 # Cells of a text file that hold nothing.
 _MISSING = ["", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL", "None", "-"]
@@ -37,15 +37,11 @@ class Columns:
 
     schema: pa.Schema
     num_rows: int
-    read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
-    """Batches of the named columns."""
-    name: str
-    """For clients and messages: the file's name without its ending."""
+    read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]  # batches of the named columns
+    name: str  # for clients and messages: the file's name without its ending
     file: str | None = None
-    has_header: bool = False
-    """Whether it is text, with line numbers."""
-    has_mark: bool = False
-    """Whether it begins with a byte-order mark."""
+    has_header: bool = False  # whether it is text, with line numbers
+    has_mark: bool = False  # whether it begins with a byte-order mark
 
     def fault(
         self,

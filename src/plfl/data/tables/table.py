@@ -39,10 +39,8 @@ class _Names(NamedTuple):
 
     time: str
     id: str | None
-    load: str | None
-    """None for a wide table."""
-    others: tuple[str, ...]
-    """Covariates of a long table, meters of a wide one."""
+    load: str | None  # none for a wide table
+    others: tuple[str, ...]  # covariates of a long table, meters of a wide one
 
 
 def read_table(table: object, config: Config) -> Readings:
