@@ -1,7 +1,7 @@
 """JAX set up as a run does it; compiled programs are kept in the checkout, for processes that tests
 start too.
 
-In this process programs are compiled without LLVM's optimizations, which takes half the time; the
+In this process programs are compiled quickly rather than well, which takes half the time; the
 processes that the long tests start compile as users do.
 """
 
@@ -17,7 +17,12 @@ os.environ.setdefault("PLFL_CACHE_DIR", str(Path(__file__).parents[1] / ".cache"
 from plfl.federate.processes.devices import prepare
 
 before = os.environ.get("XLA_FLAGS", "")
-os.environ["XLA_FLAGS"] = f"{before} --xla_backend_optimization_level=0"
+QUICKLY = (
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
+os.environ["XLA_FLAGS"] = " ".join([before, *QUICKLY])
 prepare("cpu", 2)
 jax.devices()  # reads the flags
 os.environ["XLA_FLAGS"] = before

@@ -2,9 +2,8 @@
 
 A config is a value: build it from a recipe (`plfl.recipes`), from keyword arguments, from a TOML
 file or from the command line's `--set key=value`. Optimizer settings left out (None) take the
-default of the chosen optimizer's factory in `plfl.federate`; `plfl.federate.plan.complete`
-fills them in, so that a stored `config.toml` is complete. `Settings` is the framework: keys,
-meanings and refusals of a config and of every file that people write.
+default of the chosen optimizer's factory; `plfl.federate.plan.complete` fills them in. `Settings`
+is the framework: keys, meanings and refusals of a config and of every file that people write.
 """
 
 import difflib

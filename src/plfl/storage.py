@@ -100,7 +100,8 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     try:
         with safe_open(path, framework="numpy") as file:
             facts: dict[str, str] = json.loads((file.metadata() or {}).get("plfl", "{}"))
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            names = file.keys()  # it is no dict
+            arrays = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, ValueError) as error:
         raise Damaged(f"{path} cannot be read ({error})") from error
     others = {name: fact for name, fact in facts.items() if name != "sha256"}
