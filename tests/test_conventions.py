@@ -101,16 +101,28 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_no_file_names_a_path_of_one_machine():
+def tracked_texts() -> list[tuple[str, str]]:
+    """Name and text of every file of the repository that people read."""
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
-    for name in listed:
-        if (
-            name.endswith((".py", ".md", ".toml", ".txt", "Makefile", "run"))
-            and name != "tests/test_conventions.py"
-        ):
-            assert not re.search(r"/root/|/work/|/home/", (ROOT / name).read_text()), name
+    ends = (".py", ".md", ".toml", ".txt", "Makefile", "run")
+    return [
+        (name, (ROOT / name).read_text())
+        for name in listed
+        if name.endswith(ends) and name != "tests/test_conventions.py"
+    ]
+
+
+def test_no_file_names_a_path_of_one_machine():
+    for name, text in tracked_texts():
+        assert not re.search(r"/root/|/work/|/home/", text), name
+
+
+def test_documents_that_files_name_exist():
+    for name, text in tracked_texts():
+        for document in re.findall(r"\bdocs/[\w/]+\.\w+", text):
+            assert (ROOT / document).exists(), f"{name}: {document}"
 
 
 def commands_in_documents() -> list[tuple[str, list[str]]]:

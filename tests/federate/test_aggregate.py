@@ -108,7 +108,7 @@ def test_clipped_mean_is_the_mean_of_rows_of_which_those_far_from_their_centre_a
 
 
 def test_updates_about_equally_far_from_their_centre_have_the_mean_bit_for_bit():
-    """As honest ones are: `docs/method.md` has their distances."""
+    """As honest ones are: `docs/explanation/method.md` has their distances."""
     rng = np.random.default_rng(6)
     rows = (
         rng.normal(size=(1, 400)) + rng.uniform(0.8, 1.2, size=(12, 1)) * rng.normal(size=(12, 400))

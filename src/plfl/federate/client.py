@@ -4,7 +4,7 @@ A client optimizer is a pair of pure functions (init, update). Adam and AMSGrad 
 and ProxAdam add the gradient of alpha * ||theta - theta_server||^2 on the shared params (Li et al.
 2020, arXiv 1812.06127, with the paper's factor). Deviation from the paper: bias correction uses the
 local step's exponent, not the round's. Defaults are those that did best on validation data
-(docs/settings.md).
+(docs/lab/optimizer_settings.md).
 """
 
 from collections.abc import Callable

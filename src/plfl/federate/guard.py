@@ -6,7 +6,7 @@ such a unit learned is then the window itself. Two things stand against that her
 on what is sent (`plfl.deploy.protocol.policy`): a unit's change is cut to some times the median
 change in its layer, so that none stands out, and every number is blurred by noise as large as the
 share of some windows in it. Thousands of windows make an update, so that the noise is a small part
-of it; it is no differential privacy (docs/threats.md).
+of it; it is no differential privacy (docs/explanation/threats.md).
 """
 
 from typing import NamedTuple

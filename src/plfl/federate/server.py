@@ -4,9 +4,9 @@ arXiv 2003.00295).
 Each is a set of pure functions. Updates are stacked over clients, row c for client c, and *added*;
 a weight of 0 means that the client did not answer, and its row is zero. What a server averages
 passes its aggregate first (`plfl.federate.aggregate`): plain optimizers have the mean, and
-`make_server` gives them another. Deviations from the paper's appendix (`docs/deviations.md`): the
-mean instead of the sum, signs and recursions of Reddi et al., no bias correction, b2 for every
-second moment.
+`make_server` gives them another. Deviations from the paper's appendix
+(`docs/explanation/deviations.md`): the mean instead of the sum, signs and recursions of Reddi et
+al., no bias correction, b2 for every second moment.
 """
 
 from collections.abc import Callable, Mapping

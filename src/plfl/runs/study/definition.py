@@ -148,7 +148,8 @@ def load_study(name: str, *, is_quick: bool = False, **changes: Any) -> Study:
         raise BadInput(f"{name} is not valid TOML ({error})", "mend that line") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(
-            f"{name} cannot be read ({error})", "give a TOML file like docs/studies.md shows"
+            f"{name} cannot be read ({error})",
+            "give a TOML file like docs/howto/run_a_study.md shows",
         ) from None
     quick = values.pop("quick", {})
     if is_quick:
