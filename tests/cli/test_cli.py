@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import typed
+
 PLFL = [sys.executable, "-m", "plfl"]
 SMALL = [
     "paper",
@@ -39,7 +41,7 @@ def plfl(*args: str, cwd: Path, **options) -> subprocess.CompletedProcess:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
-    done = plfl("run", *SMALL, "--out", "run", cwd=folder)
+    done = typed.plfl("run", *SMALL, "--out", "run", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "run"
 
@@ -112,7 +114,7 @@ BAD_INPUT = {
     ),
     "folder of another": (
         ["--out", "."],
-        ". exists and is not empty; choose another --out, or go on with --resume .",
+        ". exists and is not empty; choose another --out DIR, or go on with --resume .",
     ),
     "no such run": (
         ["--resume", "nowhere"],
@@ -165,7 +167,6 @@ BAD_INPUT = {
 }
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize("kind", BAD_INPUT)
 def test_bad_input_is_one_line_with_the_fix_and_status_2(kind, finished, tmp_path):
     args, message = BAD_INPUT[kind]
@@ -173,7 +174,7 @@ def test_bad_input_is_one_line_with_the_fix_and_status_2(kind, finished, tmp_pat
     small = [] if "--resume" in args else [SMALL[0], *SMALL[3:]] if "--data" in args else SMALL
     args = [str(finished) if arg == "RUN" else arg for arg in args]
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
-    done = plfl("run", *small, *args, cwd=tmp_path)
+    done = typed.plfl("run", *small, *args, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import typed
 from plfl.cli.app import app
 from plfl.config import Config
 from plfl.data.comstock.bundled import FOLDER, STATES
@@ -190,7 +191,7 @@ def test_bad_input_is_told_with_the_fix_and_status_2(kind, tmp_path):
     )
     (tmp_path / "empty").mkdir()
     before = sorted(path.name for path in tmp_path.iterdir())
-    done = plfl(*args, cwd=tmp_path)
+    done = typed.plfl(*args, cwd=tmp_path)
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 2, said
     assert all(message in said for message in messages), said
