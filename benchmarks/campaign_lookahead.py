@@ -6,12 +6,12 @@ that stands still, and alters one or all of them from some time on: loads, weath
 stretches, copies, spikes, units, stamps, all that the data doctor's rules look at. Then it asks
 what was asked of the set as it was:
 
-    forecast   `plfl forecast --at` with the run's own data or a file: the answer, or the refusal, word for word
-    run        what training sees and the scalers; with an altered test part also what choices and factors are made of
+    forecast   `plfl forecast --at` with the run's data or a file: the answer, word for word
+    run        what training sees, and the scalers; with an altered test part choices too
     adapt      the same for meters that join later
     validate   `Forecaster.cross_validation`: forecasts at its cutoffs
     client     the update that a client of a federation sends, trained anew each time
-    whole ...  the same by whole runs, adaptations and cross-validations, trained anew: every stored array
+    whole ...  whole runs, adaptations and cross-validations, trained anew: every stored array
 
 A record that an alteration makes unusable (stamps beside the grid, two values for one stamp) is
 left out by a run and said so; that is counted apart. The last reading of a record stays, as it says

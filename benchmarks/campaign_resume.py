@@ -70,7 +70,7 @@ def call(*args: str) -> float:
 
 
 def start_args(folder: Path, method: list[str]) -> list[str]:
-    """How a person goes on: resume what has a checkpoint; a folder without one can be used again."""
+    """How a person goes on: resume what has a checkpoint; use a folder without one again."""
     if any(
         (folder / name / "manifest.json").exists() for name in ("state", "state.new", "state.1")
     ):

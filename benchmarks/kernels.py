@@ -190,7 +190,8 @@ def main() -> None:
     )
     plain = json.loads(done.stdout)
     print(
-        f"{'microseconds on one core':28s}{'native' if is_available() else '(no kernels)':>12s}{'XLA':>12s}"
+        f"{'microseconds on one core':28s}"
+        f"{'native' if is_available() else '(no kernels)':>12s}{'XLA':>12s}"
     )
     flop = found.pop("MFLOP")
     for name, value in found.items():

@@ -79,11 +79,15 @@ def test_the_page_loads_in_two_seconds_without_an_error_or_a_request(browser, pa
 def test_every_figure_is_drawn_and_nothing_scrolls_sideways(browser, pages, name, width):
     show(browser, pages[name], width=width)
     figures = browser.execute_script(
-        """return [...document.querySelectorAll('svg[role=img]')].filter(svg => svg.checkVisibility()).map(svg => {
-            const box = svg.getBoundingClientRect(), marks = [...svg.querySelectorAll(arguments[0])];
+        """const seen = [...document.querySelectorAll('svg[role=img]')]
+        .filter(svg => svg.checkVisibility());
+        return seen.map(svg => {
+            const box = svg.getBoundingClientRect();
+            const marks = [...svg.querySelectorAll(arguments[0])];
             const boxes = marks.map(mark => mark.getBoundingClientRect());
             const drawn = boxes.filter(mark => mark.width + mark.height > 0);
-            return {label: svg.getAttribute('aria-label'), width: box.width, height: box.height, marks: drawn.length};
+            const label = svg.getAttribute('aria-label');
+            return {label, width: box.width, height: box.height, marks: drawn.length};
         })""",
         MARKS,
     )
@@ -127,7 +131,8 @@ def test_a_figure_looks_different_without_its_marks(browser, pages, name, scheme
 def visible_client(browser):
     """The headings of the clients that can be seen: one, if the picker works."""
     return browser.execute_script(
-        """const seen = [...document.querySelectorAll('.client')].filter(part => part.checkVisibility());
+        """const seen = [...document.querySelectorAll('.client')]
+        .filter(part => part.checkVisibility());
         return seen.map(part => part.querySelector('h3').innerText)"""
     )
 

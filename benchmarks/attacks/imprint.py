@@ -135,7 +135,7 @@ def closed_units(sent: Params, columns: Columns, rng: np.random.Generator) -> No
 
 
 def slots_in_sight(sent: Params, columns: Columns, rng: np.random.Generator) -> None:
-    """Units as narrow in the week as honest sizes allow, with heads so small that steps are linear."""
+    """Units as narrow in the week as honest sizes allow; small heads, so that steps are linear."""
     for weight, bias, head in _first_layers(sent):
         _aim_at_slots(weight, columns, rng)
         weight[:, columns.base] = rng.choice([-1.0, 1.0], len(bias))

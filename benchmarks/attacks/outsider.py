@@ -4,7 +4,7 @@ federation.
 A server with 256 file descriptors and five clients run as on real machines, over TLS with keys, on
 loopback. Some rounds pass with nobody hostile; then, for as many rounds each:
 
-    bodies   without a key: bodies of 200 MB to /v1/fleet/push-object, four at a time, again and again
+    bodies   without a key: bodies of 200 MB to /v1/fleet/push-object, four at a time
     idle     without a key: 300 TLS connections that say nothing, opened again where they are closed
     large    a client with a valid key answers with updates of 200 MB
     stall    another one stays online and never answers
@@ -55,7 +55,8 @@ PHASE = "phase"
 """The file that says which attack is under way."""
 LIMIT = 400.0
 HEAD = (
-    "POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/protobuf\r\n"
+    "POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\n"
+    "Content-Type: application/protobuf\r\n"
     "Content-Length: {}\r\n\r\n"
 )
 
@@ -220,7 +221,7 @@ class Server:
         while not is_true():
             if self.process.poll() is not None or time.monotonic() > until:
                 sys.exit(
-                    f"{what}: the server ended, or it took more than {LIMIT:.0f} s; see {self.folder}"
+                    f"{what}: the server ended, or took more than {LIMIT:.0f} s; see {self.folder}"
                 )
             self.watch()
             time.sleep(0.1)
@@ -351,7 +352,8 @@ def main() -> None:
         found = run(place, kinds, options.rounds, options.megabytes)
     broken = judge(found)
     print(
-        f"{'attack':8} {'median s':>9} {'longest s':>10} {'ratio':>6}  {'memory':38} {'log MB':>7}  counted of asked"
+        f"{'attack':8} {'median s':>9} {'longest s':>10} {'ratio':>6}  {'memory':38} "
+        f"{'log MB':>7}  counted of asked"
     )
     for each in found:
         grown = " ".join(f"{name} {size:+.0f}" for name, size in each["grown_megabytes"].items())

@@ -9,15 +9,15 @@ against the run of the mean in which nobody is hostile.
 
   none           they are honest                      absent         they do not answer
   zero           nothing at all                       scale3         3 x their own update
-  flip3, flip9   -3 / -9 x their own update           noise          random numbers, of the median norm
+  flip3, flip9   -3 / -9 x their own update           noise     random numbers, of the median norm
   cancel         minus the sum of the honest updates, at 9.5 x their median norm
   collude        the same at exactly the median norm
   drift          always the same direction, biases up, at 9 x their own norm
   drift_median   the same at exactly the median norm
   inner          minus the honest mean (inner product manipulation, Xie et al. 2019)
-  little         every number one standard deviation off the honest mean (a little is enough, Baruch et al. 2019)
+  little         every number one standard deviation off the honest mean (Baruch et al. 2019)
   edge           every number the honest one that lies furthest on the wrong side of 0
-  rim            from the honest mean back against it, as far as the clipped mean leaves an update alone
+  rim            against the honest mean, as far as the clipped mean leaves an update alone
   rim_biases     from the honest mean biases up, as far as the clipped mean leaves one name alone
 
     python benchmarks/attacks/poison.py [--recipes paper forecast] [--aggregates mean median]

@@ -1,4 +1,4 @@
-"""How `plfl bench` asks the other systems: in this interpreter if it has them, else in an environment
+"""How `plfl bench` asks other systems: in this interpreter if it has them, else in an environment
 of their own.
 
 Environments are made once, with venv and pip, in the user's cache folder. What is installed is what
@@ -121,6 +121,7 @@ def _make(folder: Path, wanted: list[str]) -> None:
             shutil.rmtree(folder, ignore_errors=True)
             lines = [line for line in (done.stderr + done.stdout).splitlines() if "ERROR" in line]
             raise RunFailed(
-                f"cannot install {', '.join(wanted)}: {lines[-1] if lines else 'venv or pip failed'}"
+                f"cannot install {', '.join(wanted)}: "
+                f"{lines[-1] if lines else 'venv or pip failed'}"
             )
     (folder / "complete").touch()

@@ -96,7 +96,8 @@ def main() -> None:
                 warmup_seconds=warmup,
                 how=(
                     f"{cores} "
-                    f"process{('es' if cores > 1 else '')}{say_steps(given.sizes, used)}{say_adam(given.sizes)}"
+                    f"process{('es' if cores > 1 else '')}"
+                    f"{say_steps(given.sizes, used)}{say_adam(given.sizes)}"
                 ),
                 versions={name: version(name) for name in ("flwr", "ray", "torch")},
             )

@@ -193,7 +193,7 @@ def test_bad_input_is_one_line_with_the_fix_and_status_2(kind, finished, tmp_pat
 )
 def test_json_has_the_paper_s_counts(personal, shared, traffic, tmp_path):
     settings = [f"personal={personal}", "rounds=2", "local_steps=5"]
-    done = plfl(
+    done = typed.plfl(
         "run", "paper", *(word for s in settings for word in ("--set", s)), "--json", cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
@@ -205,7 +205,7 @@ def test_json_has_the_paper_s_counts(personal, shared, traffic, tmp_path):
 
 @pytest.mark.e2e
 def test_a_run_prints_its_table_to_stdout_and_its_progress_to_stderr(tmp_path):
-    done = plfl("run", *SMALL, cwd=tmp_path)
+    done = typed.plfl("run", *SMALL, cwd=tmp_path)
     assert re.search(r"mean .* \d\.\d{3}", done.stdout)
     assert re.search(r"round 2/2 · validation MASE \d\.\d+ · [\d,]+ client-steps/s", done.stderr)
     report = re.search(r"Report: (runs/paper-\S+/report.html)", done.stdout)
@@ -273,16 +273,16 @@ def test_a_disk_that_refuses_ends_the_run_with_status_1_and_keeps_the_last_check
 
 @pytest.mark.e2e
 def test_a_damaged_checkpoint_is_survived_with_a_warning(finished, tmp_path):
-    plfl("run", *SMALL, "--set", "checkpoint_seconds=0", "--out", "run", cwd=tmp_path)
+    typed.plfl("run", *SMALL, "--set", "checkpoint_seconds=0", "--out", "run", cwd=tmp_path)
     (tmp_path / "run" / "state" / "server.safetensors").write_bytes(b"rubbish")
-    done = plfl("run", "--resume", "run", cwd=tmp_path)
+    done = typed.plfl("run", "--resume", "run", cwd=tmp_path)
     assert done.returncode == 0
     assert "going on from round 1" in done.stderr.replace("\n", " ")
 
 
 @pytest.mark.e2e
 def test_an_unknown_recipe_is_refused_with_the_known_ones(tmp_path):
-    done = plfl("run", "papers", cwd=tmp_path)
+    done = typed.plfl("run", "papers", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "plfl: unknown recipe 'papers'; known recipes: forecast, paper\n"
     assert not list(tmp_path.iterdir())
@@ -290,10 +290,10 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones(tmp_path):
 
 @pytest.mark.e2e
 def test_when_every_checkpoint_is_damaged_the_status_is_2(tmp_path):
-    plfl("run", *SMALL, "--out", "run", cwd=tmp_path)
+    typed.plfl("run", *SMALL, "--out", "run", cwd=tmp_path)
     for path in (tmp_path / "run").rglob("server.safetensors"):
         path.write_bytes(b"rubbish")
-    done = plfl("run", "--resume", "run", cwd=tmp_path)
+    done = typed.plfl("run", "--resume", "run", cwd=tmp_path)
     assert done.returncode == 2
     assert "every checkpoint in run is damaged" in done.stderr
 
@@ -426,13 +426,13 @@ def test_report_rebuilds_the_page_without_training(finished, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert (finished / "report.html").exists()
-    assert plfl("report", str(tmp_path), cwd=tmp_path).returncode == 2
+    assert typed.plfl("report", str(tmp_path), cwd=tmp_path).returncode == 2
 
 
 def test_version():
     from plfl import __version__
 
-    assert plfl("--version", cwd=Path()).stdout == f"plfl {__version__}\n"
+    assert typed.plfl("--version", cwd=Path()).stdout == f"plfl {__version__}\n"
 
 
 def wait_for(condition, seconds: float = 120) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import typed
 from plfl.cli.app import app
 from plfl.config import Config
 from plfl.data.comstock.bundled import FOLDER, STATES
@@ -24,14 +23,7 @@ from plfl.data.rules import RULES
 from plfl.data.sources import load_source, load_sources
 from plfl.errors import in_shell
 from plfl.runs.doctor import examine
-
-PLFL = [sys.executable, "-m", "plfl"]
-
-
-def plfl(*args: str, cwd: Path, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [*PLFL, *args], cwd=cwd, capture_output=True, text=True, timeout=120, **options
-    )
+from typed import plfl
 
 
 def write_meters(path: Path, **changes) -> Path:
@@ -191,7 +183,7 @@ def test_bad_input_is_told_with_the_fix_and_status_2(kind, tmp_path):
     )
     (tmp_path / "empty").mkdir()
     before = sorted(path.name for path in tmp_path.iterdir())
-    done = typed.plfl(*args, cwd=tmp_path)
+    done = plfl(*args, cwd=tmp_path)
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 2, said
     assert all(message in said for message in messages), said

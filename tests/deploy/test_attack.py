@@ -40,7 +40,7 @@ NUM_TRIALS = 20
 
 
 def recover_window(update, sent, lookback):
-    """The inputs (lookback, features) of a window from an update by one step on it, in closed form."""
+    """The inputs (lookback, features) of a window from an update by one step on it."""
     change = {name: np.nan_to_num(np.asarray(value, np.float64)) for name, value in update.items()}
     params = {name: np.asarray(value, np.float64) for name, value in sent.items()}
     num_features, hidden = params["lstm.weight_ih"].shape[1], params["lstm.weight_hh"].shape[1]
@@ -203,7 +203,7 @@ def test_a_client_with_fewer_windows_than_a_batch_does_not_train(tmp_path):
 
 
 def by_difference(server, fewer, more):
-    """The attack on the difference of two updates of one round, whose draws begin alike; its error."""
+    """The error of the attack on the difference of two updates, whose draws begin alike."""
     (steps, batch), (last_steps, last_batch) = fewer, more
     first, second = server.ask(1, steps, batch), server.ask(1, last_steps, last_batch)
     if REFUSAL in (first.kind, second.kind):

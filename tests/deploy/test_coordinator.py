@@ -133,7 +133,7 @@ def test_a_request_that_comes_twice_gets_the_same_answer_and_trains_once(tmp_pat
     assert_trees_close(said.arrays, first.arrays, 0)
 
 
-def test_a_client_that_misses_a_round_keeps_its_personal_layers_and_the_round_closes_at_its_deadline(
+def test_a_client_that_misses_a_round_keeps_its_personal_layers_and_the_round_closes_in_time(
     tmp_path,
 ):
     panel, config = uneven_panel(3).sorted(), tiny_config(rounds=3)

@@ -28,7 +28,10 @@ from plfl.errors import BadInput, Transient
 from plfl.federate import checkpoint
 from small import tiny_config, uneven_panel
 
-WAY_OUT = r"restore|renew-server|correct it|remove it|copy keys|ask the operator|write \[|is missing; |name another|anew"
+WAY_OUT = (
+    r"restore|renew-server|correct it|remove it|copy keys|ask the operator|write \[|is missing; |"
+    r"name another|anew"
+)
 DAMAGE = {
     "emptied": lambda content: b"",
     "cut off": lambda content: content[: len(content) // 2],

@@ -1,4 +1,4 @@
-"""Answers as Flower hands them over, in parts and not all at once; no SuperLink is needed for that."""
+"""Answers as Flower hands them over, in parts and not all at once; without a SuperLink."""
 
 from types import SimpleNamespace
 

@@ -89,7 +89,7 @@ def test_a_server_whose_disk_is_full_at_any_write_says_so_and_goes_on_when_there
     assert_trees_close(last.state, smooth.state, 0)
 
 
-def test_a_client_whose_disk_is_full_at_any_write_refuses_with_the_reason_and_goes_on_when_there_is_room(
+def test_a_client_whose_disk_is_full_at_any_write_says_so_and_goes_on_when_there_is_room(
     tmp_path,
 ):
     panel, rounds = uneven_panel(2).sorted(), 30

@@ -207,7 +207,7 @@ def serialised(sent):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A whole run over a local wire, in which clients also refuse and fail; the wire and its nodes."""
+    """A whole run over a local wire, in which clients refuse and fail too; the wire, its nodes."""
     folder, panel = tmp_path_factory.mktemp("run"), plant(generate(2, days=12).sorted())
     config = tiny_config(rounds=3, reset_moments=False, start="own")
     wire = LocalWire(make_nodes(folder / CANARY_NAME, panel, consenting(config)))

@@ -78,7 +78,7 @@ class Federation:
     log: Lines
 
     def machine(self, name, client="right", **changes) -> Path:
-        """The settings of one more machine: a copy of a client's folder, with some lines changed."""
+        """The settings of one more machine: a copy of a client's folder, with changed lines."""
         home = self.made.folder.parent / name
         shutil.copytree(
             self.made.clients[client].parent, home, ignore=shutil.ignore_patterns("state")

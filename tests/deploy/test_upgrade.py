@@ -55,7 +55,8 @@ def test_another_version_in_the_same_folder_is_told_the_way_out(old, monkeypatch
     )
     with pytest.raises(
         BadInput,
-        match=r'holds a run of plfl 0\.1, and this is 0\.2; give this one a folder of its own .* init = "state"',
+        match=r"holds a run of plfl 0\.1, and this is 0\.2; "
+        r'give this one a folder of its own .* init = "state"',
     ):
         again.go()
 

@@ -122,7 +122,7 @@ def test_updates_about_equally_far_from_their_centre_have_the_mean_bit_for_bit()
     ]
 
 
-def test_an_update_that_is_all_in_a_few_numbers_counts_next_to_nothing_though_it_is_no_longer_than_others():
+def test_an_update_all_in_a_few_numbers_counts_next_to_nothing_though_no_longer_than_others():
     rng = np.random.default_rng(7)
     updates = {"weight": rng.normal(size=(7, 900)), "bias": 0.1 * rng.normal(size=(7, 4))}
     honest = updates["bias"][:-1].mean(0)

@@ -115,8 +115,8 @@ def test_only_means_and_some_numbers_per_client_cross(server, aggregate, is_batc
     """In the compiled programs: sums have the shapes of shared params, what is gathered has one
     number per row.
 
-    A clipped mean adds up all shared params in one row for its centre, and gathers each row's distances from it, in all
-    and by name, of which it takes the medians.
+    A clipped mean adds up all shared params in one row for its centre, and gathers each row's
+    distances from it, in all and by name, of which it takes the medians.
     """
     federation = tiny_federation(server=server, fraction=0.6, aggregate=aggregate)
     engine = federation.engine

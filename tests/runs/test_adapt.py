@@ -213,7 +213,7 @@ def test_a_meter_that_took_part_is_named_and_adapted_all_the_same(run, tmp_path,
         (
             15,
             {"extra": 1.0},
-            r"have 3 covariates \(temperature, wind_speed, extra\), the shared model of .*run has 2; ",
+            r"have 3 covariates \(temperature, wind_speed, extra\), the shared model of .*has 2; ",
         ),
     ],
 )

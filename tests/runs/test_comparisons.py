@@ -8,7 +8,7 @@ import pytest
 
 from plfl.errors import BadInput
 from plfl.federate.client import client_update
-from plfl.federate.federation import Federation
+from plfl.federate.engines import make_engine
 from plfl.federate.params import batches_key, client_keys
 from plfl.forecast.baselines.boosting import boosted
 from plfl.forecast.baselines.ridge import ridge
@@ -39,13 +39,12 @@ def all_of_them():
     """
     told, made = [], []
 
-    class Counted(Federation):
-        def __init__(self, config, *rest):
-            made.append(config.personal)
-            super().__init__(config, *rest)
+    def counted(plan, *rest):
+        made.append(plan.config.personal)
+        return make_engine(plan, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparisons, "Federation", Counted)
+        patch.setattr(comparisons, "make_engine", counted)
         forecasts = compare(NAMES[::-1], tiny_config(), tiny_task(), DEVICES, told.append)
     return forecasts, told, made
 

@@ -200,7 +200,7 @@ def test_a_finding_reads_as_one_sentence_with_place_and_fix(tmp_path):
 def test_an_interval_that_the_forecast_cannot_have_is_a_finding():
     found = examine("generated:2?days=30", Config(interval="1d")).findings
     assert [f.code for f in found] == ["PLF114"]
-    assert "lookback 3h is not a multiple" in found[0].detail
+    assert "is not a multiple of the data's interval (1440min)" in found[0].detail
 
 
 def test_a_plus_behind_a_path_is_a_plus(tmp_path):
