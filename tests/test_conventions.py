@@ -71,6 +71,15 @@ def test_every_module_says_what_it_is_for(path):
     assert len(doc.splitlines()) <= 20
 
 
+def test_the_house_keeps_its_figures():
+    """Sizes, complexity and style, as tools/figures.py measures and limits them."""
+    tool = runpy.run_path(str(ROOT / "tools" / "figures.py"))
+    figures, _ = tool["measure"](SOURCE)
+    assert {
+        name: figures[name] for name, most in tool["LIMITS"].items() if figures[name] > most
+    } == {}
+
+
 def test_no_pickle_no_bare_except_no_print():
     for path in SOURCE.rglob("*.py"):
         assert not re.search(

@@ -25,24 +25,22 @@ from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, make_server
 from plfl.forecast.models import Model, check_model, make_model, make_objective
 from plfl.forecast.windows import Task
 
-# Arguments of client optimizers and the config fields that set them.
-CLIENT_SETTINGS = {
-    "lr": "client_lr",
-    "beta1": "client_beta1",
-    "beta2": "client_beta2",
-    "eps": "client_eps",
-    "alpha": "alpha",
-}
-# The same for server optimizers.
-SERVER_SETTINGS = {
-    "lr": "server_lr",
-    "beta1": "server_beta1",
-    "beta2": "server_beta2",
-    "tau": "tau",
-    "sync_every": "sync_every",
-}
-# The same for aggregates.
-AGGREGATE_SETTINGS = {"passes": "clip_passes", "trim": "trim"}
+Factories = Mapping[str, Callable[..., Any]]
+
+
+def _fields_of(factories: Factories, prefix: str) -> dict[str, str]:
+    """The config field of every argument of the factories: it has the argument's name, behind a
+    prefix where such a field exists.
+    """
+    keys = (key for factory in factories.values() for key in inspect.signature(factory).parameters)
+    prefixed = {key: f"{prefix}_{key}" for key in keys}
+    return {key: name if name in Config.model_fields else key for key, name in prefixed.items()}
+
+
+# Arguments of optimizers and aggregates, and the config fields that set them.
+CLIENT_SETTINGS = _fields_of(CLIENT_OPTIMIZERS, "client")
+SERVER_SETTINGS = _fields_of(SERVER_OPTIMIZERS, "server")
+AGGREGATE_SETTINGS = _fields_of(AGGREGATES, "clip")
 _PRECISIONS = {"float32": "highest", "tf32": "tensorfloat32"}  # as JAX calls them
 _LEAST_BATCH = 8
 
@@ -190,14 +188,14 @@ def make_aggregate(config: Config) -> Aggregate:
 def _arguments(
     config: Config,
     name: str,
-    factories: Mapping[str, Callable[..., Any]],
+    factories: Factories,
     fields: Mapping[str, str],
 ) -> dict[str, Any]:
     names = inspect.signature(factories[name]).parameters
     return {key: getattr(config, fields[key]) for key in names}
 
 
-def _choices(config: Config) -> list[tuple[str, Mapping[str, Callable[..., Any]], dict[str, str]]]:
+def _choices(config: Config) -> list[tuple[str, Factories, dict[str, str]]]:
     """(name, factories, config field of each argument) of both optimizers and of the aggregate."""
     return [
         (config.client, CLIENT_OPTIMIZERS, CLIENT_SETTINGS),
