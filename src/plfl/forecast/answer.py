@@ -13,8 +13,7 @@ import numpy as np
 from plfl.data.zones import load_zone
 
 UNIT = "kWh"
-MODEL = "model"
-"""The quality of a point that is the model's; others are `fallback:REASON`."""
+MODEL = "model"  # the quality of a point that is the model's; others are `fallback:REASON`
 LOST = "fallback:model-lost-of-late"
 
 

@@ -19,14 +19,12 @@ import numpy as np
 
 from plfl.forecast.baselines.repetitions import REPEATS, repeat
 
+# How far a published median may lie on the way from the last reading to the model's.
 TRUSTS = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
-"""How far a published median may lie on the way from the last reading to the model's."""
-FOLLOWED_DAYS = 28
-"""How long a residual counts."""
+FOLLOWED_DAYS = 28  # how long a residual counts
+# A shorter validation part does not keep a model from being published: it says little about the
+# weeks to come.
 LEAST_DAYS = 7
-"""A shorter validation part does not keep a model from being published: it says little about the
-weeks to come.
-"""
 # Days after which an error counts half for trust: holidays begin and end.
 _HALF_LIFE = 1.5
 # Days of residuals; with fewer, trust stays what the validation part said.

@@ -24,10 +24,9 @@ if TYPE_CHECKING:  # both take longer to import than a gateway has
     from plfl.forecast.models import Model
     from plfl.forecast.windows import Task
 
+# From a view, params, a client's data, origins (windows,) and leads to scaled outputs (windows,
+# leads, outputs) that rise; without JAX.
 Infer = Callable[[Any, Mapping[str, np.ndarray], ClientData, np.ndarray, Sequence[int]], np.ndarray]
-"""From a view, params, a client's data, origins (windows,) and leads to scaled outputs (windows,
-leads, outputs) that rise; without JAX.
-"""
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,8 @@ class Family:
         return self.infer is not None and config.loss == "quantile"
 
 
+# The modules whose `FAMILY` is ours; they are imported when they are asked for.
 _OURS = {"lstm_mlp": "plfl.forecast.lstm_mlp.family", "analog": "plfl.forecast.past_days.family"}
-"""The modules whose `FAMILY` is ours; they are imported when they are asked for."""
 _registered: dict[str, Family] = {}
 
 

@@ -6,12 +6,11 @@ leads is scored an hour ahead, and may have a network each for leads up to that 
 
 from collections.abc import Sequence
 
+# The longest lead of the short band, and the lead by which a model of many is scored.
 SHORT_MINUTES = 60
-"""The longest lead of the short band, and the lead by which a model of many is scored."""
+# Leads at which a model of many is evaluated and calibrated, and always the first and the last.
 EVALUATED_MINUTES = (15, 30, 60, 120, 180, 240, 360, 480, 720, 1080, 1440, 2160, 2880)
-"""Leads at which a model of many is evaluated and calibrated, and always the first and the last."""
-BANDS = {"short": "up to 1 hour", "long": "beyond 1 hour", "all": "all"}
-"""Bands of leads in words."""
+BANDS = {"short": "up to 1 hour", "long": "beyond 1 hour", "all": "all"}  # bands of leads in words
 
 
 def count_short(seconds: int) -> int:

@@ -133,10 +133,9 @@ METRICS = (
         of_quantiles=True,
     ),
 )
+# Those that every model has: columns of tables.
 POINT_METRICS = tuple(metric for metric in METRICS if not metric.of_quantiles)
-"""Those that every model has: columns of tables."""
-COVERED = (80, 90)
-"""Percent of the intervals whose coverage is told."""
+COVERED = (80, 90)  # percent of the intervals whose coverage is told
 
 
 def score(scored: Scored) -> dict[str, float | None]:

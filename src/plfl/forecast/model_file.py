@@ -26,10 +26,8 @@ from plfl.forecast.scaling import Scaler
 from plfl.forecast.windows import Task
 from plfl.storage import digest, file_name, put_in_place, read_arrays, write_arrays
 
-FORMAT = 4
-"""Counts up whenever files of an earlier version can no longer be read."""
-FOLDER = "models"
-"""Of a run's folder."""
+FORMAT = 4  # counts up whenever files of an earlier version can no longer be read
+FOLDER = "models"  # of a run's folder
 _FACTS = "model"
 # Fields of a model that are arrays, or groups of them.
 _ARRAYS = ("params", "scaler", "calibration", "statics", "holidays")

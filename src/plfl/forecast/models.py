@@ -18,12 +18,12 @@ from plfl.forecast import families
 from plfl.forecast.views import View
 from plfl.forecast.windows import Task
 
+# A flat mapping from name to array, such as "lstm.weight_ih" -> (100, 8).
 Params = dict[str, jax.Array]
-"""A flat mapping from name to array, such as "lstm.weight_ih" -> (100, 8)."""
+# From forecasts (batch, ...) and targets (batch,), both scaled, to a scalar.
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
-"""From forecasts (batch, ...) and targets (batch,), both scaled, to a scalar."""
+# From params, a view's inputs and targets (batch,) to a scalar.
 Objective = Callable[[Any, Any, jax.Array], jax.Array]
-"""From params, a view's inputs and targets (batch,) to a scalar."""
 
 
 class Model(NamedTuple):

@@ -24,8 +24,8 @@ from plfl.forecast.scaling import Scaler
 from plfl.forecast.views import View
 from plfl.forecast.windows import Task
 
+# From origins (windows,) of each client to its model's outputs (windows, leads, quantiles).
 Predict = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
-"""From origins (windows,) of each client to its model's outputs (windows, leads, quantiles)."""
 
 
 def publish(task: Task, predict: Predict) -> tuple[list[Calibration], list[np.ndarray]]:

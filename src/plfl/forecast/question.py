@@ -26,8 +26,8 @@ from plfl.forecast.model_file import find_model
 if TYPE_CHECKING:
     from plfl.data.sources import Loaded
 
+# Refusals of the data doctor that mean that a meter says nothing.
 NOT_MEASURING = ("PLF109", "PLF206")
-"""Refusals of the data doctor that mean that a meter says nothing."""
 # Readings so many times larger or smaller than in training are in another unit, most likely.
 _OTHER_UNIT = 200.0
 # What a table of recent readings has in common with the one that the run was trained on, unless it

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import jax
 
 Array = Union["jax.Array", np.ndarray]
+# From a zone and times (time,) in UTC to 1 on holidays, else 0.
 Holidays = Callable[[str, np.ndarray], np.ndarray]
-"""From a zone and times (time,) in UTC to 1 on holidays, else 0."""
 
 
 class ClientData(NamedTuple):

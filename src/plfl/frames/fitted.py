@@ -26,8 +26,7 @@ from plfl.frames.frame import Frame, as_frame, last_rows, with_column
 from plfl.runs.results import Result
 from plfl.storage import write_json
 
-FORMAT = 1
-"""Counts up whenever folders of an earlier version can no longer be read."""
+FORMAT = 1  # counts up whenever folders of an earlier version can no longer be read
 RUN = "run"
 _FACTS = "forecaster.json"
 _READINGS = "readings.parquet"

@@ -45,8 +45,7 @@ from plfl.recipes import make_recipe
 from plfl.runs.results import Result
 from plfl.runs.train import Observer, run
 
-NAME = "plfl"
-"""The column of the forecasts."""
+NAME = "plfl"  # the column of the forecasts
 _STATICS = "statics.parquet"
 # Settings of a run that are not settings here, and what to do instead.
 _ELSEWHERE = {

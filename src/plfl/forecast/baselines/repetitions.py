@@ -2,8 +2,8 @@
 
 import numpy as np
 
+# Each baseline repeats the load at the origin (None) or so many days before the target.
 REPEATS = {"persistence": None, "yesterday": 1, "last_week": 7}
-"""Each baseline repeats the load at the origin (None) or so many days before the target."""
 
 
 def repeat(

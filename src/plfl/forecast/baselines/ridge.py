@@ -13,10 +13,9 @@ import numpy as np
 
 from plfl.forecast.windows import Task, spread_origins
 
+# In units of the inputs' variance, which scaling has made about 1; the last leaves persistence with
+# a drift.
 PENALTIES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e6)
-"""In units of the inputs' variance, which scaling has made about 1; the last leaves persistence
-with a drift.
-"""
 _MAX_WINDOWS = 4_000  # of a part that a client's fit looks at
 _BATCH = 4_096  # windows that are cut at once
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from plfl.native import calls
 from plfl.native.dispatch import on_device
 
+# weight, slope, inputs and the sums before the slope; the same on all devices.
 _Saved = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
-"""weight, slope, inputs and the sums before the slope; the same on all devices."""
 _Gradients = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
 

@@ -16,12 +16,11 @@ import jax.numpy as jnp
 from plfl.native import calls
 from plfl.native.dispatch import gpu_kernels, on_device
 
-_MAX_UNROLLED = 24
-"""Steps up to which XLA's version is unrolled: faster to run, slower to compile."""
+_MAX_UNROLLED = 24  # steps up to which XLA's version is unrolled: faster to run, slower to compile
 
 _keep: Any = jax.lax.optimization_barrier
+# weight_ih, weight_hh, inputs, hidden states, gates, cells; the same on all devices.
 _Saved = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
-"""weight_ih, weight_hh, inputs, hidden states, gates, cells; the same on all devices."""
 _Gradients = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
 

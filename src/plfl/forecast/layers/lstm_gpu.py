@@ -36,14 +36,11 @@ _GATES = range(4)  # i, f, g, o
 class Tuning(NamedTuple):
     """How the kernels use the GPU; what they compute is the same."""
 
-    num_warps: int = 4
-    """Warps that share a program; twice as many above 32 hidden units."""
+    num_warps: int = 4  # warps that share a program; twice as many above 32 hidden units
+    # Windows of a batch that one program takes, a power of two: fewer spread a client over more of
+    # the GPU.
     columns: int = 16
-    """Windows of a batch that one program takes, a power of two: fewer spread a client over more of
-    the GPU.
-    """
-    is_interpreted: bool = False
-    """Run by JAX's interpreter, on any device, to test."""
+    is_interpreted: bool = False  # run by JAX's interpreter, on any device, to test
 
 
 _USUAL = Tuning()

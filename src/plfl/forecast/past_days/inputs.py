@@ -30,10 +30,8 @@ _DAY_HARMONICS = 8
 _WEEK_HARMONICS = 3
 _LEAD_CENTRES = np.linspace(0.0, 6.6, 8, dtype=np.float32)  # powers of two of a quarter of an hour
 _LEAD_WIDTH = np.float32(0.8)
-RECENCY = 14.0
-"""Days; a scale for how long ago a day was."""
-SWING_DAYS = 14
-"""Days over which a swing is a mean."""
+RECENCY = 14.0  # days; a scale for how long ago a day was
+SWING_DAYS = 14  # days over which a swing is a mean
 # A swing is this many times the mean change within an hour: inputs are then of the order of one.
 _SWING_UNIT = 3.0
 # Until a day is known, and where a meter stood still; in units of the scaled load.

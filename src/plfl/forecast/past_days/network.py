@@ -22,8 +22,8 @@ from plfl.native.layout import BAND, DAYS, LEAST_VARIANCE, NUM_LAYERS, POOLED, U
 
 NUM_HEADS = 6
 SCORE_WIDTH = 16
+# From the library, the params of `DAYS` and inputs to (batch, heads * 4).
 LookBack = Callable[[Any, Sequence[Any], Inputs], Any]
-"""From the library, the params of `DAYS` and inputs to (batch, heads * 4)."""
 
 
 class Shape(NamedTuple):
