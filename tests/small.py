@@ -48,8 +48,7 @@ def tiny_federation(panel: Panel | None = None, **values: object) -> Federation:
 
 def agree_on(panel: Panel, config: Config, run: str = "run-1") -> Agreement:
     """The agreement of a federation whose data looks like this."""
-    minutes = int(panel.interval / np.timedelta64(1, "m"))
-    return make_agreement(run, config, minutes, panel.covariate_names, panel.static_names)
+    return make_agreement(run, config, panel.seconds, panel.covariate_names, panel.static_names)
 
 
 def consenting(config: Config, **rules: object) -> Policy:

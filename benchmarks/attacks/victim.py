@@ -52,9 +52,8 @@ class Victim:
 
     def plan(self, config: Config, run: str = "run-1") -> Message:
         """Propose a plan."""
-        minutes = int(self.panel.interval / np.timedelta64(1, "m"))
         names = (self.panel.covariate_names, self.panel.static_names)
-        self.agreement = make_agreement(run, complete(config), minutes, *names)
+        self.agreement = make_agreement(run, complete(config), self.panel.seconds, *names)
         return self.node.answer(Message(PLAN, {"agreement": self.agreement.to_json()}))
 
     def shared(self, seed: int = 0) -> Params:

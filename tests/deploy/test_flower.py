@@ -87,7 +87,7 @@ def test_clients_are_reached_refuse_other_bundles_and_are_turned_away_when_revok
         stack.enter_context(started("client", str(made.clients["b001"])))
         wait_for(lambda: "b001" in wire.online(), lambda: "b001 did not come")
         run = settings.run
-        agreement = make_agreement("x", run.config(), run.minutes, run.covariates, run.statics)
+        agreement = make_agreement("x", run.config(), run.seconds, run.covariates, run.statics)
         plan = Message(PLAN, {"agreement": agreement.to_json()})
         said = ask(wire, "b001", plan)
         assert said.kind == READY, said

@@ -216,15 +216,15 @@ REQUESTS = {
     ),
     "a plan whose run is a number": (plan_request(run=7), "run is not of type str"),
     "a plan whose run has no name": (plan_request(run=""), "1 to 200 characters"),
-    "a plan whose interval is a float": (plan_request(minutes=15.0), "minutes is not of type int"),
+    "a plan whose interval is a float": (plan_request(seconds=900.0), "seconds is not of type int"),
     "a plan with NaN": (
         plan_request(config={"checkpoint_seconds": float("nan")}),
         "NaN is no number",
     ),
     "other version": (plan_request(version="0.0.1"), "the server runs plfl 0.0.1 and this client"),
     "other interval": (
-        plan_request(minutes=60),
-        "interval in minutes that the federation agreed on: 60",
+        plan_request(seconds=3600),
+        "interval in seconds that the federation agreed on: 3600",
     ),
     "other covariates": (
         plan_request(covariate_names=["humidity"]),

@@ -1,11 +1,15 @@
 """What a client reads from its own folder is its row of the source, bit for bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from plfl.config import Config
+from plfl.data.generated import generate
 from plfl.data.sources import load_source, load_sources
-from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.files.settings import Run, read_client, read_server
+from plfl.deploy.files.slices import describe_form
 from plfl.deploy.programs import provision
 from plfl.errors import BadInput
 
@@ -24,11 +28,18 @@ def test_a_slice_is_the_row_of_the_source(tmp_path, source):
         np.testing.assert_array_equal(found.statics, expected.statics)
         assert found.fingerprint() == expected.fingerprint()
     run = read_server(made.server).run
-    assert (run.minutes, run.covariates, run.statics) == (
-        15,
+    assert (run.seconds, run.covariates, run.statics) == (
+        900,
         panel.covariate_names,
         panel.static_names,
     )
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(30, "30s"), (90, "90s"), (900, "15min")])
+def test_any_interval_that_data_can_have_is_agreed_on(seconds, said):
+    panel = replace(generate(1, days=2), interval=np.timedelta64(seconds, "s"))
+    run = Run(**describe_form(panel))
+    assert (run.interval, run.seconds) == (said, seconds)
 
 
 def test_a_client_that_the_source_does_not_have_is_refused(tmp_path):

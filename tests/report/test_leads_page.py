@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from plfl.cli.run import print_summary
+from plfl.forecast.leads import find_scored
 from plfl.report.charts.lines import line_chart
 from plfl.report.charts.rows import Mark, Row, share_rows
 from plfl.report.page import write_report
-from plfl.report.rivals import find_scored
 from plfl.runs.results import Result
 from report.stored import QUARTER, Outline, client, with_leads, write_lead_run, write_run
 

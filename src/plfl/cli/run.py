@@ -172,8 +172,9 @@ def _clients_table(result: "Result", beside: list[str], ahead: str) -> Table:
 
 
 def _client_row(client: "ClientResult", beside: list[str]) -> list[str | Text]:
-    is_loser = client.mase is not None and round(client.mase, 6) > 1  # persistence is 1, about
-    note = Text("loses", "red") if is_loser and not client.note else client.note
+    from plfl.forecast.metrics import is_lost
+
+    note = client.note or (Text("loses", "red") if is_lost(client.mase) else "")
     theirs = [client.baseline_mase[name] for name in beside]
     errors = [getattr(client, metric.name) for metric in _brief_metrics()]
     return [client.id, *numbers(client.mase, *theirs, *errors), *([note] if note else [])]

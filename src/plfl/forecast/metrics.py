@@ -143,6 +143,11 @@ def score(scored: Scored) -> dict[str, float | None]:
     return {metric.name: metric.of(scored) for metric in METRICS}
 
 
+def is_lost(mase: float | None) -> bool:
+    """Whether a client loses to persistence, which itself has 1 but for rounding."""
+    return mase is not None and mase > 1 + 1e-6
+
+
 def mean_defined(values: Sequence[float | None]) -> float | None:
     """The mean of the defined values; None if there are none."""
     defined = [value for value in values if value is not None]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plfl.config import PERSONAL_ALIASES
+from plfl.config import LEVELS, PERSONAL_ALIASES
 from plfl.report.compare import Difference, compare, find_lowest
 from plfl.report.tables import Cell, key, mean_cell
 from plfl.report.words import ratio
@@ -23,7 +23,7 @@ from plfl.report.words import ratio
 AS_IT_IS = "the recipe as it is"  # The name of a point at which nothing is changed
 WINNER = "the winner"  # Who is followed through the folds of a grid without personalization levels
 _LETTERS = "ABCDE"  # Contenders of a grid without personalization levels
-_LEVELS = {"none": ("P1", "plain FL"), "mlp": ("P2", "PL-FL"), "all": ("P3", "local training")}
+_LEVELS = {alias: (level.short, level.words) for alias, level in LEVELS.items()}
 _STYLES = {short: k for k, (short, _) in enumerate(_LEVELS.values())}
 _ALIASES = {patterns: name for name, patterns in PERSONAL_ALIASES.items()}
 _AXIS_ORDER = {"client": -2, "server": -1, "personal": 1}

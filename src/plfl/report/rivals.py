@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from plfl.forecast.leads import SHORT_MINUTES
+from plfl.config import LEVELS
+from plfl.forecast.leads import find_scored
 from plfl.report.compare import Difference, compare
 from plfl.report.words import listed
 
 _NAMES = {
-    "fl": "plain FL",
-    "plfl": "PL-FL",
-    "local": "local training",
+    **{level.name: level.words for level in LEVELS.values()},
     "central": "one model on pooled data",
     "fl_finetuned": "fine-tuned FL",
     "lightgbm": "LightGBM",
@@ -29,30 +28,9 @@ _WORDS = {
 }
 
 
-def read_minutes(lead: str) -> float:
-    """A lead's name as minutes.
-
-    >>> read_minutes("15min"), read_minutes("24h"), read_minutes("90s")
-    (15.0, 1440.0, 1.5)
-    """
-    num = lead.rstrip("minhs")
-    return int(num) * {"s": 1 / 60, "min": 1.0, "h": 60.0}[lead.removeprefix(num)]
-
-
-def find_scored(leads: Iterable[str], interval: float) -> str:
-    """The lead by which a model of several is scored: an hour, or what is nearest to it.
-
-    >>> find_scored(["15min", "1h", "24h"], 15), find_scored(["2h", "24h"], 120)
-    ('1h', '2h')
-    """
-    first, *others = leads
-    up_to = [lead for lead in others if read_minutes(lead) <= max(SHORT_MINUTES, interval)]
-    return [first, *up_to][-1]
-
-
 def say_ahead(leads: Iterable[str] | None, interval: float) -> str:
     """At which lead a model of several is scored; nothing of a model with one."""
-    return f" {find_scored(leads, interval)} ahead" if leads else ""
+    return f" {find_scored(list(leads), interval)} ahead" if leads else ""
 
 
 def name_rival(name: str) -> str:

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
+import numpy as np
 import tomli_w
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -21,6 +22,7 @@ from plfl.config import (
     Fraction,
     Settings,
     check_keys,
+    count_intervals,
     make_settings,
     read_toml,
 )
@@ -85,7 +87,7 @@ Digest = Annotated[
     _matching(r"[0-9a-f]{64}", "must be the SHA-256 of a bundle: 64 digits from 0 to 9 and a to f"),
 ]
 Interval = Annotated[
-    str, _matching(r"[1-9][0-9]{0,3}(min|h)", "must be a length such as 15min or 1h")
+    str, _matching(r"[1-9][0-9]{0,3}(s|min|h)", "must be a length such as 30s, 15min or 1h")
 ]
 
 
@@ -140,10 +142,9 @@ class Run(Settings):
         return self
 
     @property
-    def minutes(self) -> int:
-        """The interval in minutes."""
-        hours = self.interval.endswith("h")
-        return int(self.interval.removesuffix("h").removesuffix("min")) * (60 if hours else 1)
+    def seconds(self) -> int:
+        """The interval in seconds."""
+        return count_intervals(self.interval, np.timedelta64(1, "s"), "interval")
 
     def config(self) -> Config:
         """The config of the run."""

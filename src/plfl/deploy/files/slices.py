@@ -24,7 +24,7 @@ FACTS = "meter-facts.csv"
 def describe_form(panel: Panel) -> dict[str, Any]:
     """What all clients' data looks like, as [run] of server.toml says it."""
     return {
-        "interval": f"{int(panel.interval / np.timedelta64(1, 'm'))}min",
+        "interval": f"{panel.seconds}s" if panel.seconds % 60 else f"{panel.seconds // 60}min",
         "covariates": list(panel.covariate_names),
         "statics": list(panel.static_names),
     }

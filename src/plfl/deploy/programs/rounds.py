@@ -44,7 +44,7 @@ def serve(path: Path, port: int, secret: Path) -> None:
     prepare("cpu", 1, deterministic=config.deterministic)
     named = name_run(settings)
     agreement = make_agreement(
-        named.run, config, run.minutes, run.covariates, run.statics, named.init
+        named.run, config, run.seconds, run.covariates, run.statics, named.init
     )
     rounds = settings.rounds
     terms = Terms(

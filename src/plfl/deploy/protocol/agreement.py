@@ -30,7 +30,7 @@ from plfl.forecast.windows import PARTS, Origins, Task
 # Settings that are each machine's own business, such as how its table is read.
 AT_HOME = {"data", "device", "chunk", "cores", "checkpoint_seconds", "deterministic", *TABLE_FIELDS}
 _LONGEST_NAME = 200
-_TYPES = {"run": str, "config": dict, "version": str, "minutes": int, "init": str}
+_TYPES = {"run": str, "config": dict, "version": str, "seconds": int, "init": str}
 log = logging.getLogger("plfl")
 
 
@@ -43,7 +43,7 @@ class Agreement:
     config: Mapping[str, Any]
     version: str
     # The interval of the data.
-    minutes: int
+    seconds: int
     covariate_names: tuple[str, ...]
     static_names: tuple[str, ...]
     # The run whose last shared params this one begins with, and clients with their personal layers
@@ -101,7 +101,7 @@ def _refuse_constant(name: str) -> None:
 def make_agreement(
     run: str,
     config: Config,
-    minutes: int,
+    seconds: int,
     covariate_names: tuple[str, ...],
     static_names: tuple[str, ...],
     init: str = "",
@@ -109,13 +109,13 @@ def make_agreement(
     """The agreement of a complete config."""
     values = complete(config).model_dump(mode="json")
     fixed = {name: value for name, value in values.items() if name not in AT_HOME}
-    return Agreement(run, fixed, __version__, minutes, covariate_names, static_names, init)
+    return Agreement(run, fixed, __version__, seconds, covariate_names, static_names, init)
 
 
 def check_data(agreement: Agreement, panel: Panel) -> None:
     """Refuse data that is not as it was agreed."""
     for what, own, agreed in (
-        ("interval in minutes", panel.minutes, agreement.minutes),
+        ("interval in seconds", panel.seconds, agreement.seconds),
         ("covariates", panel.covariate_names, agreement.covariate_names),
         ("static facts", panel.static_names, agreement.static_names),
     ):
@@ -139,7 +139,7 @@ def blank_plan(agreement: Agreement) -> Plan:
     panel = Panel(
         ids=("nobody",),
         start=np.datetime64("2018-01-01T00:00"),
-        interval=np.timedelta64(agreement.minutes, "m"),
+        interval=np.timedelta64(agreement.seconds, "s"),
         load=np.zeros((1, 1), np.float32),
         covariates=np.zeros((1, 1, len(agreement.covariate_names)), np.float32),
         covariate_names=agreement.covariate_names,

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from plfl.forecast.leads import SHORT_MINUTES
+from plfl.forecast.leads import BANDS, SHORT_MINUTES, find_scored, read_minutes
 from plfl.forecast.metrics import mean_defined
 from plfl.report.charts.lines import line_chart
 from plfl.report.charts.rows import MAX_NAMED_ROWS, Mark, Row, share_rows
-from plfl.report.rivals import find_scored, read_minutes
 from plfl.report.tables import Cell, Line, behind, table
 from plfl.report.words import counted, listed, ratio
 
@@ -25,7 +24,6 @@ Section = dict[str, Any] | None
 Shares = Mapping[str, float]  # by percent of the interval
 _REPEATED = "repeated_leads"
 _HOUR = counted(SHORT_MINUTES // 60, "hour")
-_BANDS = {"short": f"up to {_HOUR}", "long": f"beyond {_HOUR}"}
 _MAX_ROWS = 200
 _TOP = 2.0  # What errs more is off the picture of leads
 _FAR = 0.05  # A coverage that misses its target by more is pointed out
@@ -51,7 +49,7 @@ def draw_leads(
     ]
     head = ["client", *means]
     return {
-        "words": _say_leads(means, by_lead, find_scored(means, result["interval_minutes"])),
+        "words": _say_leads(means, by_lead, find_scored(list(means), result["interval_minutes"])),
         "chart": _draw_leads(means, by_lead, repeats),
         "table": behind(table(head, rows, most=_MAX_ROWS, label="of MASE by client and lead")),
     }
@@ -209,7 +207,7 @@ def _tuning_row(band: str, own: Sequence[Client]) -> list[str | Cell]:
         )
         for name in ("shared_error", "error")
     ]
-    return [_BANDS.get(band, band), *(f"{num:,}" for num in counts), *errors]
+    return [BANDS.get(band, band), *(f"{num:,}" for num in counts), *errors]
 
 
 def draw_repeated(clients: Sequence[Client]) -> Section:

@@ -13,7 +13,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from plfl.forecast.metrics import POINT_METRICS
+from plfl.forecast.leads import read_minutes
+from plfl.forecast.metrics import POINT_METRICS, is_lost
 from plfl.report.charts.lines import line_chart
 from plfl.report.charts.rows import STROKE, Mark, Row, bar_chart, stroke_chart
 from plfl.report.charts.scale import round_ticks, thin
@@ -28,7 +29,7 @@ from plfl.report.pages.clients import (
 )
 from plfl.report.pages.leads import draw_coverage, draw_leads, draw_repeated, draw_tuning
 from plfl.report.render import render_page
-from plfl.report.rivals import Rival, name_rival, read_minutes, say_ahead, say_rivals
+from plfl.report.rivals import Rival, name_rival, say_ahead, say_rivals
 from plfl.report.tables import MAX_FINDINGS, Cell, behind, left, table
 from plfl.report.words import number, ratio
 
@@ -141,7 +142,7 @@ def _draw_strip(scored: list[dict[str, Any]]) -> Markup | None:
     if len(scored) <= MAX_CHARTED_CLIENTS:
         return None
     mases = [client["mase"] for client in scored]
-    strokes = [Mark(mase, "bad" if mase > 1 else "good", STROKE) for mase in mases]
+    strokes = [Mark(mase, "bad" if is_lost(mase) else "good", STROKE) for mase in mases]
     label = f"Test MASE of {len(mases)} clients, from {ratio(mases[-1])} to {ratio(mases[0])}."
     return stroke_chart([Row("", strokes)], label=label, height=_STRIP_HEIGHT)
 
@@ -173,7 +174,7 @@ def _client_cells(client: dict[str, Any], baselines: list[str]) -> list[str | Ce
         note = client["note"] if value is None else ""
         return Cell(show(value), f"{path}.{name}", note=note)
 
-    is_losing = client["mase"] is not None and client["mase"] > 1
+    is_losing = is_lost(client["mase"])
     remark = client["note"] if client["mase"] is None else "▲ loses" if is_losing else ""
     theirs = client["baseline_mase"]
     return [
