@@ -46,7 +46,8 @@ PLACEHOLDER = "meter.csv"  # stands in a client's file for data that has not bee
 FREE = {
     *("recipe", "seed", "rounds", "fraction", "weights", "eval_every"),
     *("max_weight", "max_norm_ratio", "aggregate", "clip_passes", "trim"),
-    *("server", "server_lr", "server_beta1", "server_beta2", "tau", "sync_every"),
+    *(name for name in Config.model_fields if name.startswith("server")),
+    *("tau", "sync_every"),
 }
 _SAID_ELSEWHERE = {
     "data": "data is named in each client's own file",
