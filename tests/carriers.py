@@ -3,6 +3,7 @@ stack.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ def stream_of(
     """The same federation with its clients in chunks; without any room in memory, rows are in
     files.
     """
-    federation.engine = Streamed(federation.plan, DEVICES, chunk, scratch or Scratch(in_memory=0))
-    return federation
+    streamed = copy(federation)
+    streamed.engine = Streamed(federation.plan, DEVICES, chunk, scratch or Scratch(in_memory=0))
+    return streamed
 
 
 def make_stack(federations: Sequence[Federation]) -> Stack:

@@ -1,6 +1,8 @@
 """Small federations that the tests share, on JAX set up as a run would set it up."""
 
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +44,19 @@ def tiny_config(**values: object) -> Config:
 
 
 def tiny_federation(panel: Panel | None = None, **values: object) -> Federation:
+    """A federation on `uneven_panel`, or on another panel; tests that ask for the same one share
+    it, with what it has compiled. Nobody may change it.
+    """
+    return own_federation(panel, **values) if panel else _shared(tuple(sorted(values.items())))
+
+
+@lru_cache(maxsize=16)
+def _shared(values: tuple[tuple[str, object], ...]) -> Federation:
+    return own_federation(**dict(values))
+
+
+def own_federation(panel: Panel | None = None, **values: object) -> Federation:
+    """The same for a test alone."""
     config = tiny_config(**values)
     return Federation(config, make_task((panel or uneven_panel()).sorted(), config), None, DEVICES)
 
@@ -89,10 +104,16 @@ def client_data(task: Task) -> list[ClientData]:
 
 
 def make_loop(federation: Federation, deliver: Deliver = lambda replies: replies) -> Loop:
-    """The reference carrier for a federation."""
+    """The reference carrier for a federation; those of one share what they have compiled."""
     loop = Loop(federation.plan, deliver)
-    loop.server = loop.server._replace(update=jax.jit(loop.server.update))
+    loop.compiled, update = _compiled(federation)
+    loop.server = loop.server._replace(update=update)
     return loop
+
+
+@lru_cache(maxsize=16)
+def _compiled(federation: Federation) -> tuple[dict[str, Any], Any]:
+    return Loop(federation.plan).compiled, jax.jit(federation.plan.server.update)
 
 
 def run_loop(

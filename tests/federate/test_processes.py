@@ -31,7 +31,7 @@ from plfl.federate.processes.group import (
     spread,
 )
 from plfl.federate.processes.line import Line, accept, call, listen
-from small import DEVICES, tiny_federation
+from small import DEVICES, own_federation
 
 RUN = [sys.executable, "-m", "plfl", "run"]
 SMALL = [
@@ -118,7 +118,7 @@ def test_only_means_and_some_numbers_per_client_cross(server, aggregate, is_batc
     A clipped mean adds up all shared params in one row for its centre, and gathers each row's
     distances from it, in all and by name, of which it takes the medians.
     """
-    federation = tiny_federation(server=server, fraction=0.6, aggregate=aggregate)
+    federation = own_federation(server=server, fraction=0.6, aggregate=aggregate)
     engine = federation.engine
     engine.rows.is_batched = is_batched
     state = engine.init()

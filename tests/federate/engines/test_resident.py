@@ -23,6 +23,7 @@ from small import (
     assert_trees_equal,
     client_data,
     make_loop,
+    own_federation,
     run_engine,
     run_loop,
     tiny_federation,
@@ -91,7 +92,7 @@ def test_the_engine_equals_the_loop_for_the_paper_s_own_model():
 @pytest.mark.parametrize("fraction", [0.6, 1.0])
 def test_batched_training_equals_training_core_by_core(num_devices, fraction):
     """What a GPU does, or one GPU in each of two processes, on CPU devices."""
-    federation = tiny_federation(fraction=fraction, server="fed_avg_adaptive")
+    federation = own_federation(fraction=fraction, server="fed_avg_adaptive")
     expected = run_engine(federation)
     federation.engine = Resident(federation.plan, jax.devices("cpu")[:num_devices])
     federation.engine.rows.is_batched = True

@@ -21,6 +21,7 @@ from small import (
     TINY,
     assert_trees_close,
     assert_trees_equal,
+    own_federation,
     run_engine,
     tiny_federation,
     uneven_panel,
@@ -149,7 +150,7 @@ def test_a_run_in_chunks_writes_the_results_of_a_resident_one(tmp_path):
 @pytest.mark.parametrize("num_asked", [pytest.param(5, marks=pytest.mark.e2e), 3])
 def test_a_gpu_s_clients_in_blocks_learn_what_they_learn_all_at_once(num_asked):
     """What a GPU does, on one CPU device: three blocks of two, the last one filled up."""
-    federations = [tiny_federation(fraction=num_asked / 5) for _ in range(2)]
+    federations = [own_federation(fraction=num_asked / 5) for _ in range(2)]
     for federation, block in zip(federations, (9, 2), strict=True):
         federation.engine.rows.is_batched, federation.engine.rows.block = True, block
     assert_trees_close(*(run_engine(federation) for federation in federations), 1e-6)
@@ -157,7 +158,7 @@ def test_a_gpu_s_clients_in_blocks_learn_what_they_learn_all_at_once(num_asked):
 
 @pytest.mark.e2e
 def test_a_gpu_s_clients_in_chunks_learn_what_they_learn_all_at_once():
-    federation = stream_of(tiny_federation(fraction=0.6))
+    federation = stream_of(own_federation(fraction=0.6))
     federation.engine.rows.is_batched = True
     assert_trees_close(run_engine(federation), run_engine(tiny_federation(fraction=0.6)))
 
