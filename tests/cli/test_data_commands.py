@@ -3,7 +3,6 @@ fetch`.
 """
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -230,7 +229,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.mark.e2e
-def test_fetched_data_is_used_as_the_command_says(lake, tmp_path):
+def test_fetched_data_is_used_as_the_command_says(lake, tmp_path, monkeypatch):
     ids = "900101,900102"
     args = [
         "--state",
@@ -244,9 +243,8 @@ def test_fetched_data_is_used_as_the_command_says(lake, tmp_path):
         "--url",
         lake,
     ]
-    done = plfl(
-        "data", "fetch", "comstock", *args, cwd=tmp_path, env=os.environ | {"no_proxy": "127.0.0.1"}
-    )
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    done = plfl("data", "fetch", "comstock", *args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     source = done.stdout.split("Use it: plfl run --data '")[1].split("'")[0]
     listed = json.loads(plfl("data", "list", "data/comstock", "--json", cwd=tmp_path).stdout)[
