@@ -501,7 +501,7 @@ class Bench:
     def request(self) -> Message:
         """A round that a server asks for, after its plan."""
         agreement = make_agreement(
-            "run-1", make_recipe("forecast", _AGREED), 60, ("temperature",), ()
+            "run-1", make_recipe("forecast", _AGREED), 3600, ("temperature",), ()
         )
         plan = Message(PLAN, {"agreement": agreement.to_json()})
         assert all(node.answer(plan).kind == READY for node in self.nodes.values())

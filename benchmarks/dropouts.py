@@ -106,9 +106,8 @@ def train(
     panel: Panel, config: Config, share: float, seed: int
 ) -> tuple[float, Coordinator, LossyWire]:
     """One whole federation: its MASE, its server and its wire."""
-    minutes = int(panel.interval / np.timedelta64(1, "m"))
     agreement = make_agreement(
-        "dropouts", config, minutes, panel.covariate_names, panel.static_names
+        "dropouts", config, panel.seconds, panel.covariate_names, panel.static_names
     )
     with tempfile.TemporaryDirectory() as folder:
         policy = Policy(recipes=(config.recipe,), settings=agreed_settings(config))
