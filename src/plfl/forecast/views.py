@@ -6,6 +6,7 @@ more. `View` says what there is to ask, and answers for a model of one lead that
 a family of models (`plfl.forecast.families`) has a view of its own, with its own answers.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
@@ -44,7 +45,7 @@ class ClientData(NamedTuple):
     was_read: Array
 
 
-class View:
+class View(ABC):
     """What can be asked of a view; a subclass is a frozen dataclass."""
 
     lookback: int  # intervals without a gap that end at an origin
@@ -100,7 +101,7 @@ class View:
         zone_of_client, time_of_day, weekday = local_calendar(panel)
         return zone_of_client, scale_calendar(time_of_day, weekday, panel.steps_per_day)
 
-    def derive(self, series: np.ndarray) -> None:
+    def derive(self, series: np.ndarray) -> None:  # noqa: B027 (most families add nothing)
         """Fill in the last columns of a series (time, 1 + covariates + derived)."""
 
     def units(self, data: ClientData, origins: np.ndarray) -> np.ndarray:
@@ -125,9 +126,9 @@ class View:
         drawn = jax.random.randint(key, (num_steps, batch), 0, data.num_windows)
         return jnp.asarray(data.origins)[drawn]
 
+    @abstractmethod
     def cut(self, data: ClientData, windows: Any) -> tuple[Any, "jax.Array"]:
         """Inputs, and targets (batch,), of some windows that `pick` drew."""
-        raise NotImplementedError
 
     def predict(
         self, apply: Callable[..., Any], params: Any, data: ClientData, origins: "jax.Array"
@@ -137,8 +138,8 @@ class View:
         """
         return apply(params, self.cut(data, origins)[0])
 
+    @abstractmethod
     def flatten(
         self, data: ClientData, origins: np.ndarray, *, has_days: bool = True
     ) -> np.ndarray:
         """The inputs of windows as rows (windows, columns), for models without a sense of time."""
-        raise NotImplementedError

@@ -93,7 +93,7 @@ class Baseline:
 
     name: str
     values: dict[str, float | None]
-    paths: dict[str, str]  # Where each value is stored
+    paths: dict[str, str]  # where each value is stored
     path: str  # All of them
 
     @cached_property
@@ -119,7 +119,7 @@ class Source:
     # MASE is undefined.
     contenders: list[Contender]
     focus: Contender | None  # The one whose victory is in question
-    chosen: list[Point]  # The points that the headline is about
+    chosen: list[Point]  # the points that the headline is about
     baselines: list[Baseline]
 
     @property

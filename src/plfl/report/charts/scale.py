@@ -22,7 +22,7 @@ class Scale:
 
     first: float
     last: float
-    ticks: Mapping[float, str]  # What is written, and where
+    ticks: Mapping[float, str]  # what is written, and where
 
     def share(self, value: float) -> float:
         """How far along the axis a value lies."""
