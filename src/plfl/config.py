@@ -153,6 +153,11 @@ def _parse_list(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+def _parse_text(value: object) -> object:
+    """A name that looks like a number is still a name."""
+    return str(value) if isinstance(value, int | float) else value
+
+
 def _check_duration(value: object) -> str:
     text = str(value).strip()
     found = re.fullmatch(r"(-?\d+)(\.\d+)?(s|min|h|d)|-?\d+", text)
@@ -180,6 +185,9 @@ DurationOrZero = Annotated[str, BeforeValidator(_check_gap)]
 Horizon = Annotated[str, BeforeValidator(_check_horizon)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_parse_patterns)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
+Text = Annotated[str, BeforeValidator(_parse_text)]
+Names = Text | tuple[Text, ...]
+Unit = Literal["Wh", "kWh", "MWh", "GWh", "W", "kW", "MW", "GW"]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(ge=1e-30, le=1e30)]  # what float32 can hold
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -264,12 +272,22 @@ class Config(Settings):
     """Tables: the zone of the stamps, where it is not the meters' own, such as Etc/GMT+6 for
     standard time all year.
     """
-    stamps: Literal["start", "end"] = "start"
-    """Tables: whether a stamp marks the start or the end of its interval."""
+    format: str | None = None
+    """Tables: the known format of the file (plfl data formats lists them); recognised when left
+    out.
+    """
+    stamps: Literal["start", "end"] | None = None
+    """Tables: whether a stamp marks the start or the end of its interval; what names and clock
+    changes say when left out, else the start.
+    """
     time_format: str | None = None
-    """Tables: how stamps are written, as in strptime (or unix, unix_ms); ISO 8601 when left out."""
-    unit: Literal["Wh", "kWh", "MWh", "W", "kW", "MW"] = "kWh"
-    """Tables: unit of the readings; W, kW and MW are mean power over the interval."""
+    """Tables: how stamps are written, as in strptime (or unix, unix_ms); recognised when left
+    out.
+    """
+    unit: Unit | None = None
+    """Tables: unit of the readings (W, kW, MW and GW are mean power over the interval); what the
+    header says when left out, else kWh.
+    """
     cumulative: bool = False
     """Tables: readings are a register that counts up, not the energy of each interval."""
     interval: Duration | None = None
@@ -280,22 +298,40 @@ class Config(Settings):
     """Whether negative readings are right, as with solar."""
     ignore: Strings = ()
     """Rules of the data doctor to overrule, such as PLF205."""
-    layout: Literal["auto", "long", "wide"] = "auto"
-    """Tables: a row per meter and time, or a column per meter."""
-    id_column: str = "unique_id"
-    """Tables: the column with the meters' ids."""
-    time_column: str = "ds"
-    """Tables: the column with the stamps."""
-    load_column: str = "y"
-    """Tables: the column with the readings of a long table."""
+    layout: Literal["auto", "long", "wide", "days"] = "auto"
+    """Tables: a row per meter and time, a column per meter, or a row per day with its readings."""
+    id_column: Names | None = None
+    """Tables: the column with the meters' ids (unique_id, or recognised), or several that make one
+    together.
+    """
+    time_column: Names | None = None
+    """Tables: the column with the stamps (ds, or recognised), or two: date and time, date and
+    period.
+    """
+    load_column: Names | None = None
+    """Tables: the column with the readings (y, or recognised), or several registers to add up."""
+    register_column: Text | None = None
+    """Tables: the column that tells the registers of a meter apart, where each has rows of its
+    own.
+    """
+    registers: Strings | None = None
+    """Tables: the registers that count as consumption, by shell-style patterns; they are added
+    up.
+    """
+    net: bool = False
+    """Tables: subtract what a meter returns to the grid, where the file says it."""
+    meter: Text | None = None
+    """Tables: the name of the meter of a file without ids; the file's name when left out."""
+    sheet: Text | None = None
+    """Tables: the sheet of a workbook, or the member of an archive, to read."""
     covariates: Strings | None = None
-    """Tables: columns to use as covariates; all other numeric ones when left out."""
+    """Tables: columns to use as covariates; weather, and other numbers beside y, when left out."""
     statics: str | None = None
     """Tables: path of a table with a row of facts per meter, such as areas in m2 (and timezone, if
     meters differ).
     """
-    decimal: Literal[".", ","] = "."
-    """Tables: the decimal mark of text files."""
+    decimal: Literal[".", ","] | None = None
+    """Tables: the decimal mark of text files; recognised when left out."""
 
     personal: Patterns = ("mlp.*",)
     """Parameters that stay at the client, by shell-style patterns; none, mlp, all stand for [],
@@ -418,9 +454,10 @@ class Config(Settings):
 # Config fields that say how a table is read; they may also stand behind a table's path, as in
 # meters.csv?unit=Wh.
 TABLE_FIELDS = (
-    "timezone", "stamp_timezone", "stamps", "time_format", "unit", "cumulative", "interval",
-    "duplicates", "allow_export", "ignore", "layout", "id_column", "time_column", "load_column",
-    "covariates", "statics", "decimal",
+    "timezone", "stamp_timezone", "format", "stamps", "time_format", "unit", "cumulative",
+    "interval", "duplicates", "allow_export", "ignore", "layout", "id_column", "time_column",
+    "load_column", "register_column", "registers", "net", "meter", "sheet", "covariates", "statics",
+    "decimal",
 )  # fmt: skip
 
 
@@ -437,7 +474,8 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for setting in settings:
-        key, equals, text = (part.strip() for part in setting.partition("="))
+        key, equals, text = setting.partition("=")
+        key = key.strip()
         if not equals:
             raise BadInput(
                 f"--set {setting!r} has no value", "write --set key=value, as in --set rounds=80"

@@ -29,9 +29,11 @@ UNITS: dict[str, tuple[float, bool]] = {
     "Wh": (1e-3, False),
     "kWh": (1.0, False),
     "MWh": (1e3, False),
+    "GWh": (1e6, False),
     "W": (1e-3, True),
     "kW": (1.0, True),
     "MW": (1e3, True),
+    "GW": (1e6, True),
 }
 _SECONDS = np.arange(1, DAY + 1)
 # Intervals to which steps with jitter are rounded: they divide a day, and are whole minutes or less

@@ -4,6 +4,7 @@ Stamps are read in `plfl.data.tables.clock`, from the same rows.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plfl.data.tables.columns import Columns, reason_of
+from plfl.data.tables.forms import MISSING
 
 # Characters of a cell that a message quotes.
 _SHOWN = 40
-_NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$|^\s*[-+]?(inf|infinity|nan)\s*$"
-_COMMA_NUMBER = r"^\s*[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+\s*$"
+_DIGITS = r"(\d+|\d{1,3}([,' \x{00a0}\x{202f}]\d{3})+)"
+_NUMBER = rf"^[-+]?({_DIGITS}(\.\d*)?|\.\d+)([eE][-+]?\d+)?$|^[-+]?(inf|infinity|nan)$"
+_COMMA_NUMBER = r"^[-+]?((\d+|\d{1,3}([.' \x{00a0}\x{202f}]\d{3})+)(,\d*)?|,\d+)([eE][-+]?\d+)?$"
+# What separates thousands, by the decimal mark.
+_THOUSANDS = {".": r"[,' \x{00a0}\x{202f}]", ",": r"[.' \x{00a0}\x{202f}]"}
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -77,6 +82,8 @@ class Rows:
         if pa.types.is_dictionary(ids.type) and ids.dictionary.null_count:
             ids = ids.dictionary.take(ids.indices)
         self.refuse("PLF303", name, ids.is_null(), "the id is empty")
+        if self.columns.first_line is not None:  # ="0123" keeps a spreadsheet from counting with it
+            ids = pc.replace_substring_regex(pc.utf8_trim_whitespace(ids), '^="(.*)"$', r"\1")
         try:
             if not (pa.types.is_dictionary(ids.type) and is_text(ids.type)):
                 ids = ids.cast(pa.string())
@@ -103,20 +110,26 @@ class Rows:
         return np.asarray(numbers, np.float64)
 
     def _number_texts(self, name: str, decimal: str) -> pa.Array:
-        """Texts that are all numbers with a decimal point, or null."""
-        texts = pc.utf8_trim_whitespace(self.texts(name))
-        texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
-        if not self.columns.has_header:
+        """Texts that are all numbers, with a decimal point, or null."""
+        if self.columns.first_line is None:
             raise self.columns.fault(
-                "PLF311", f"its type is {texts.type}; text is not read as numbers", name, self.first
+                "PLF311", "its type is string; text is not read as numbers", name, self.first
             )
-        pattern = _NUMBER if decimal == "." else _NUMBER.replace(r"\.", ",")
+        texts = self.texts(name)
+        if decimal == ".":
+            with suppress(pa.ArrowException):
+                return texts.cast(pa.float64())
+        texts = pc.utf8_trim_whitespace(texts)
+        is_missing = pc.is_in(texts, pa.array(MISSING))
+        texts = pc.if_else(is_missing, pa.scalar(None, pa.string()), texts)
+        pattern = _NUMBER if decimal == "." else _COMMA_NUMBER
         is_right = pc.fill_null(pc.match_substring_regex(texts, pattern, ignore_case=True), True)
         wrong = texts.filter(pc.invert(is_right))
         is_comma = pc.all(pc.match_substring_regex(wrong, _COMMA_NUMBER)).as_py()
         code = "PLF304" if decimal == "." and is_comma else "PLF201"
         self.refuse(code, name, pc.invert(is_right), "{}")
-        return pc.replace_substring(texts, decimal, ".")
+        plain = pc.replace_substring_regex(texts, _THOUSANDS[decimal], "")
+        return pc.replace_substring(plain, decimal, ".")
 
 
 def read_rows(columns: Columns, names: Sequence[str]) -> Iterator[Rows]:
@@ -125,13 +138,3 @@ def read_rows(columns: Columns, names: Sequence[str]) -> Iterator[Rows]:
     for batch in columns.read(names):
         yield Rows(columns, first, batch)
         first += batch.num_rows
-
-
-def has_numbers(columns: Columns, name: str) -> bool:
-    """Whether a column of texts mostly holds numbers at its beginning."""
-    for rows in read_rows(columns, [name]):
-        texts = pc.drop_null(rows.texts(name))
-        if len(texts):
-            is_number = pc.match_substring_regex(texts, f"{_NUMBER}|{_COMMA_NUMBER}")
-            return bool(pc.mean(is_number).as_py() >= 0.5)
-    return False

@@ -1,6 +1,8 @@
-"""Stamps: how a time column is read, and which zone each client's stamps are in.
+"""Stamps: how time columns are read, and which zone each client's stamps are in.
 
-Stamps become int64 seconds on their own clock; `plfl.data.zones` takes them to UTC.
+Stamps become int64 seconds on their own clock; `plfl.data.zones` takes them to UTC. Texts in ISO
+8601 are cast; others are parsed as a format says, and those that do not fit at once (24:00, a.m.,
+fractions of a second, CEST) once more after they are written in a plainer way.
 """
 
 from collections.abc import Mapping
@@ -14,13 +16,22 @@ import pyarrow.compute as pc
 from plfl.config import Config
 from plfl.data.rules import Finding, fault
 from plfl.data.tables.cells import Rows, is_number, is_text, read_rows, show
-from plfl.data.tables.columns import EPOCH_UNITS, Columns, reason_of
-from plfl.data.zones import load_zone
+from plfl.data.tables.columns import Columns, reason_of
+from plfl.data.tables.forms import EPOCH_UNITS
+from plfl.data.tables.roles import Roles
+from plfl.data.zones import load_zone, to_utc
 from plfl.errors import BadInput
 
+_DAY = 86_400
 _EARLIEST = int(np.datetime64("1900", "s").astype(np.int64))
 _LATEST = int(np.datetime64("2200", "s").astype(np.int64))
-_LARGEST_EPOCH = 1e15
+_LARGEST_EPOCH = 4e18
+# Zones by the letters that people write; those that mean several places are left out.
+_LETTERS = {
+    "UTC": 0, "GMT": 0, "WET": 0, "BST": 1, "WEST": 1, "CET": 1, "MEZ": 1, "CEST": 2, "MESZ": 2,
+    "EET": 2, "EEST": 3, "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6,
+    "PST": -8, "PDT": -7, "AEST": 10, "AEDT": 11,
+}  # fmt: skip
 
 
 def read_stamps(
@@ -30,12 +41,21 @@ def read_stamps(
     cells = rows.batch.column(name)
     cells = rows.texts(name) if is_text(cells.type) else cells
     rows.refuse("PLF102", name, cells.is_null(), "the stamp is missing")
+    return _read(rows, name, cells, time_format, is_zoned=is_zoned)
+
+
+def _read(
+    rows: Rows, name: str, cells: pa.Array, time_format: str | None, *, is_zoned: bool
+) -> np.ndarray:
     try:
         if time_format and time_format in EPOCH_UNITS:
             seconds = _from_epoch(rows, name, cells, time_format)
         else:
             if is_text(cells.type):
                 cells = _parse(rows, name, cells, time_format, is_zoned=is_zoned)
+            elif is_number(cells.type) and time_format:
+                texts = cells.cast(pa.int64(), safe=False).cast(pa.string())
+                cells = _parse(rows, name, texts, time_format, is_zoned=is_zoned)
             whole = cells.cast(pa.timestamp("s", tz=getattr(cells.type, "tz", None)), safe=False)
             seconds = np.asarray(whole.cast(pa.int64()), np.int64)
     except pa.ArrowException as error:
@@ -48,23 +68,28 @@ def read_stamps(
 
 
 def _from_epoch(rows: Rows, name: str, cells: pa.Array, time_format: str) -> np.ndarray:
-    if not is_number(cells.type):
+    if is_text(cells.type) and rows.columns.first_line is not None:
+        numbers = rows.numbers(name)
+    elif is_number(cells.type):
+        numbers = np.asarray(cells.cast(pa.float64(), safe=False), np.float64)
+    else:
         raise rows.columns.fault(
             "PLF102", f"time_format={time_format} needs numbers, not {cells.type}", name, rows.first
         )
-    numbers = np.asarray(cells.cast(pa.float64(), safe=False), np.float64)
     rows.refuse("PLF102", name, ~(np.abs(numbers) < _LARGEST_EPOCH), "the number is no time")
-    return (numbers / EPOCH_UNITS[time_format]).astype(np.int64)
+    seconds = numbers / EPOCH_UNITS[time_format]
+    rows.refuse("PLF102", name, np.abs(seconds) > 1e15, "the number is no time")
+    return seconds.astype(np.int64)
 
 
 def _parse(
     rows: Rows, name: str, texts: pa.Array, time_format: str | None, *, is_zoned: bool
 ) -> pa.Array:
     """Texts as timestamps: as the format says, or in ISO 8601 and nothing else."""
+    texts = pc.utf8_trim_whitespace(texts)
     if time_format:
         return _parse_as(rows, name, texts, time_format)
     kind = pa.timestamp("ns", tz="UTC" if is_zoned else None)
-    texts = pc.utf8_trim_whitespace(texts)
     try:
         return texts.cast(kind)
     except pa.ArrowException:
@@ -78,6 +103,11 @@ def _parse(
 def _parse_as(rows: Rows, name: str, texts: pa.Array, time_format: str) -> pa.Array:
     try:
         parsed = pc.strptime(texts, format=time_format, unit="s", error_is_null=True)
+        if parsed.null_count:
+            plain, is_late = _plainer(texts)
+            parsed = pc.strptime(plain, format=time_format, unit="s", error_is_null=True)
+            late = pc.multiply(is_late.cast(pa.int64()), _DAY).cast(pa.duration("s"))
+            parsed = pc.add(parsed, late)
     except pa.ArrowException as error:
         raise BadInput(
             f"time_format = {time_format!r} cannot be used ({reason_of(error)})",
@@ -86,6 +116,16 @@ def _parse_as(rows: Rows, name: str, texts: pa.Array, time_format: str) -> pa.Ar
     rows.refuse("PLF102", name, parsed.is_null(), f"{{}} does not match {time_format!r}")
     rows.refuse("PLF102", name, _is_no_date(texts, parsed, time_format), "{} is no date")
     return parsed
+
+
+def _plainer(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Stamps as strptime reads them, and which of them said 24:00, so that a day is to be added."""
+    plain = pc.replace_substring_regex(texts, r"([:.]\d{2}[:.]\d{2})[.,]\d+", r"\1")
+    plain = pc.replace_substring_regex(plain, r"([AaPp])\.\s?([Mm])\.?", r"\1\2")
+    for letters, hours in _LETTERS.items():
+        plain = pc.replace_substring_regex(plain, rf"\s*\b{letters}$", f"{hours:+03d}00")
+    is_late = pc.match_substring_regex(plain, r"(^|[T ])24[:.h]?00")
+    return pc.replace_substring_regex(plain, r"(^|[T ])24([:.h]?00)", r"\g<1>00\2"), is_late
 
 
 def _is_no_date(texts: pa.Array, parsed: pa.Array, time_format: str) -> np.ndarray:
@@ -112,17 +152,41 @@ def _can_cast(text: pa.Scalar, kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Clock:
-    """How the time column of a table is read, and where its clients are."""
+    """How the time columns of a table are read, and where its clients are."""
 
-    name: str
-    config: Config
-    is_zoned: bool  # whether stamps carry their offset from UTC
+    roles: Roles
     zone: str | None  # of all clients that have none of their own
     own_zones: Mapping[str, str]
+    is_end: bool = False
+    stamp_zone: str | None = None  # of the stamps, where it is not the client's own
+
+    @property
+    def is_zoned(self) -> bool:
+        """Whether stamps are in UTC."""
+        return self.roles.is_zoned
 
     def seconds(self, rows: Rows) -> np.ndarray:
         """Stamps as int64 seconds, on their own clock."""
-        return read_stamps(rows, self.name, self.config.time_format, is_zoned=self.is_zoned)
+        roles = self.roles
+        time_format = roles.config.time_format
+        first, *others = roles.time
+        if not others:
+            seconds = read_stamps(rows, first, time_format, is_zoned=roles.has_offset)
+        elif roles.period:
+            seconds = read_stamps(rows, first, time_format)
+        else:
+            return _read(rows, first, _joined(rows, roles.time), time_format, is_zoned=False)
+        if roles.is_elapsed:
+            seconds = to_utc(self.stamp_zone or self.zone or "UTC", seconds)[0]
+        if roles.period:
+            seconds += self._periods(rows, others[0])
+        return seconds
+
+    def _periods(self, rows: Rows, name: str) -> np.ndarray:
+        numbers = rows.numbers(name)
+        is_wrong = ~(np.abs(numbers) < 1000) | (numbers % 1 != 0)
+        rows.refuse("PLF102", name, is_wrong, "{} is no number of a period")
+        return (numbers.astype(np.int64) - self.roles.first_period) * self.roles.period
 
     def zones(self, client: str) -> tuple[str, str | None]:
         """The zone of a client and the clock of its stamps: its own zone's, if they are local and
@@ -135,62 +199,48 @@ class Clock:
             raise fault(
                 "PLF101",
                 f"the stamps are local, and client {client!r} has no timezone",
-                file=self.config.statics,
+                file=self.roles.config.statics,
                 column="timezone",
             )
-        return zone, self.config.stamp_timezone or zone
+        return zone, self.stamp_zone or zone
+
+
+def _joined(rows: Rows, names: tuple[str, ...]) -> pa.Array:
+    """The cells of several columns, with a space between."""
+    parts = []
+    for name in names:
+        cells = rows.batch.column(name)
+        cells = rows.texts(name) if is_text(cells.type) else cells.cast(pa.string())
+        rows.refuse("PLF102", name, cells.is_null(), "the stamp is missing")
+        parts.append(pc.utf8_trim_whitespace(cells))
+    return pc.binary_join_element_wise(*parts, " ")
 
 
 def make_clock(
-    columns: Columns,
-    name: str,
-    config: Config,
-    own_zones: Mapping[str, str],
-    findings: list[Finding],
+    columns: Columns, roles: Roles, own_zones: Mapping[str, str], findings: list[Finding]
 ) -> Clock:
-    """The clock of a time column; `own_zones` are those that single clients have."""
-    is_zoned = _has_offset(columns, name, config.time_format)
+    """The clock of a table; `own_zones` are those that single clients have."""
+    config: Config = roles.config
+    name = roles.time[0]
     own = _zone_of(columns.schema.field(name).type)
     for zone in (config.timezone, config.stamp_timezone, own):
         if zone is not None:
             load_zone(zone)
-    if is_zoned and config.stamp_timezone is not None:
+    if roles.has_offset and config.stamp_timezone not in (None, "UTC"):
         raise BadInput("the stamps carry their own offset from UTC", "leave out stamp_timezone")
     zone = config.timezone or own or config.stamp_timezone
     if zone is None and not own_zones:
-        if not is_zoned:
-            raise columns.fault(
-                "PLF101", f"{_first(columns, name)!r} could be anywhere", name, 0, columns.num_rows
-            )
+        if not roles.has_offset:
+            raise columns.fault("PLF101", f"{_first(columns, name)!r} could be anywhere", name, 0)
         findings.append(columns.fault("PLF111", "the calendar is that of UTC", name).finding)
-    return Clock(name, config, is_zoned, zone, own_zones)
+    is_end = config.stamps == "end"
+    return Clock(roles, zone, own_zones, is_end, config.stamp_timezone)
 
 
 def _zone_of(kind: pa.DataType) -> str | None:
     """The IANA zone of a type, if it is one with a name."""
     zone = kind.tz if pa.types.is_timestamp(kind) else None
     return zone if zone and "/" in zone else None
-
-
-def _has_offset(columns: Columns, name: str, time_format: str | None) -> bool:
-    """Whether stamps carry their offset from UTC; for texts without a format the first one says."""
-    kind = columns.schema.field(name).type
-    if time_format in EPOCH_UNITS:
-        return True
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return getattr(kind, "tz", None) is not None
-    if is_text(kind) and time_format:
-        return "%z" in time_format
-    first = _first(columns, name)
-    if not is_text(kind):
-        raise columns.fault("PLF102", f"stamps are of type {kind}, such as {first!r}", name, 0)
-    if first is None:
-        return False
-    cell = pa.scalar(first.strip())
-    is_zoned = _can_cast(cell, pa.timestamp("ns", tz="UTC"))
-    if not (is_zoned or _can_cast(cell, pa.timestamp("ns"))):
-        raise columns.fault("PLF102", f"{first!r} is no time in ISO 8601", name, 0)
-    return is_zoned
 
 
 def _first(columns: Columns, name: str) -> str | None:

@@ -1,0 +1,190 @@
+"""How times and numbers are written: the cells of a column vote.
+
+22/01/2024 says that the day comes first, 0,5 that the comma is a decimal mark. Where no cell says
+so (01/02/2024 throughout), nothing is guessed: the form is ambiguous, and its readings are named.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+# Cells of a text file that hold nothing.
+MISSING = [
+    "", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL", "Null", "None", "-", "--", "?",
+    "unavailable", "unknown", "\\N",
+]  # fmt: skip
+Kind = Literal["empty", "number", "date", "datetime", "time", "text"]
+# Ways to write times as numbers, and how many make a second.
+EPOCH_UNITS = {"unix": 1, "unix_ms": 1000, "unix_us": 10**6, "unix_ns": 10**9}
+
+_DIGITS = r"(\d+|\d{1,3}([.,' \u00a0\u202f]\d{3})+)"
+_NUMBER = re.compile(rf"[-+]?({_DIGITS}([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
+_CLOCK = r"\d{1,2}[:.h]\d{2}([:.]\d{2}([.,]\d+)?)?(\s*[AaPp]\.?\s?[Mm]\.?)?"
+_OFFSET = r"\s*(Z|UTC|GMT|[A-Z]{3,4}|[-+]\d{2}:?\d{2}|[-+]\d{2})"
+# Each way to write a date, and in strptime's words; two where day and month could be either.
+_DATES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"\d{4}-\d{1,2}-\d{1,2}", ("%Y-%m-%d",)),
+    (r"\d{4}/\d{1,2}/\d{1,2}", ("%Y/%m/%d",)),
+    (r"\d{4}\.\d{1,2}\.\d{1,2}\.?", ("%Y.%m.%d",)),
+    (r"\d{1,2}/\d{1,2}/\d{4}", ("%d/%m/%Y", "%m/%d/%Y")),
+    (r"\d{1,2}/\d{1,2}/\d{2}", ("%d/%m/%y", "%m/%d/%y")),
+    (r"\d{1,2}-\d{1,2}-\d{4}", ("%d-%m-%Y", "%m-%d-%Y")),
+    (r"\d{1,2}-\d{1,2}-\d{2}", ("%d-%m-%y", "%m-%d-%y")),
+    (r"\d{1,2}\.\d{1,2}\.\d{4}", ("%d.%m.%Y",)),
+    (r"\d{1,2}\.\d{1,2}\.\d{2}", ("%d.%m.%y",)),
+    (r"\d{1,2}-[A-Za-z]{3}-\d{4}", ("%d-%b-%Y",)),
+    (r"\d{1,2}-[A-Za-z]{3}-\d{2}", ("%d-%b-%y",)),
+    (r"\d{1,2}[A-Za-z]{3}\d{4}", ("%d%b%Y",)),
+    (r"\d{1,2} [A-Za-z]{3,9} \d{4}", ("%d %b %Y",)),
+    (r"[A-Za-z]{3,9} \d{1,2}, \d{4}", ("%b %d, %Y",)),
+    (r"(19|20)\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", ("%Y%m%d",)),
+)
+_ANY_DATE = "|".join(f"({pattern})" for pattern, _ in _DATES)
+_STAMP = re.compile(rf"(?P<date>{_ANY_DATE})((?P<glue>[T ,:]+|)(?P<clock>{_CLOCK}|\d{{4}}|\d{{6}}))?(?P<zone>{_OFFSET})?")
+_CLOCK_ALONE = re.compile(_CLOCK)
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?)?(Z|[-+]\d{2}:?\d{2})?")
+# Seconds since 1970 from 1990 to 2100.
+_EPOCHS = (6.3e8, 4.1e9)
+
+
+def kind_of(cell: str) -> Kind:
+    """What a cell could be.
+
+    >>> [kind_of(cell) for cell in ("0,5", "1/2/2024", "0:15", "22.10.2024 00:00", "Offtake", "?")]
+    ['number', 'date', 'time', 'datetime', 'text', 'empty']
+    """
+    text = cell.strip()
+    if text in MISSING:
+        return "empty"
+    if _NUMBER.fullmatch(text):
+        return "number"
+    if _CLOCK_ALONE.fullmatch(text):
+        return "time"
+    if found := _STAMP.fullmatch(text):
+        return "datetime" if found["clock"] else "date"
+    return "text"
+
+
+@dataclass(frozen=True)
+class TimeForm:
+    """How times are written."""
+
+    formats: tuple[str | None, ...]  # strptime's words, or unix...; None is ISO 8601; two: either
+    has_offset: bool = False
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether day and month could be either."""
+        return len(self.formats) > 1
+
+    @property
+    def in_words(self) -> str:
+        """For people: month first."""
+        form = self.formats[0]
+        if form is None or form.startswith("%Y"):
+            return "ISO 8601" if form is None else "year first"
+        if form in EPOCH_UNITS:
+            return f"{form.replace('_', ' ')} time"
+        return "month first" if form.startswith(("%m", "%b")) else "day first"
+
+
+def find_time_form(cells: Iterable[str]) -> TimeForm | None:
+    """The form of a column of times, of which some cells are given; None if it is none.
+
+    >>> find_time_form(["1/2/2024 0:00", "1/22/2024 0:00"]).formats
+    ('%m/%d/%Y %H:%M',)
+    """
+    texts = [text for cell in cells if (text := cell.strip()) not in MISSING]
+    if not texts:
+        return None
+    if all(map(_ISO.fullmatch, texts)):
+        return TimeForm((None,), bool(_ISO.fullmatch(texts[0])[2]))  # type: ignore[index]
+    found = _STAMP.fullmatch(texts[0])
+    if found is None:
+        return _find_epoch(texts)
+    at = next(k for k, (pattern, _) in enumerate(_DATES) if re.fullmatch(pattern, found["date"]))
+    pattern, dates = _DATES[at]
+    if pattern.startswith("(19") and not found["clock"] and (epoch := _find_epoch(texts)):
+        return epoch
+    dates = _vote(texts, dates)
+    rest = _clock_format(found["glue"], found["clock"]) if found["clock"] else ""
+    zone = "%z" if found["zone"] else ""
+    return TimeForm(tuple(date + rest + zone for date in dates), bool(zone))
+
+
+def _vote(texts: Sequence[str], dates: tuple[str, ...]) -> tuple[str, ...]:
+    """Which of the two first numbers is the day: one that exceeds 12."""
+    if len(dates) == 1:
+        return dates
+    pairs = [re.findall(r"\d+", text)[:2] for text in texts]
+    first = max(int(pair[0]) for pair in pairs if len(pair) == 2)
+    second = max(int(pair[1]) for pair in pairs if len(pair) == 2)
+    if first > 12:
+        return dates[:1]
+    return dates[1:] if second > 12 else dates
+
+
+def _clock_format(glue: str, clock: str) -> str:
+    """A time of day in strptime's words."""
+    if clock.isdigit():
+        return glue + ("%H%M" if len(clock) == 4 else "%H%M%S")
+    hour = "%I" if "m" in clock.lower() else "%H"
+    numbers = re.match(r"\d{1,2}([:.h])\d{2}([:.]\d{2})?", clock)
+    assert numbers is not None
+    text = f"{glue}{hour}{numbers[1]}%M"
+    text += f"{numbers[2][0]}%S" if numbers[2] else ""
+    gap = re.search(r"(\s*)[AaPp]\.?\s?[Mm]", clock)
+    return text + (f"{gap[1]}%p" if gap else "")
+
+
+def find_clock_format(cells: Iterable[str]) -> str | None:
+    """The form of a column of times of day; None if it is none.
+
+    >>> find_clock_format(["0:15", "12:30"]), find_clock_format(["0015", "1230"])
+    ('%H:%M', '%H%M')
+    """
+    texts = [text for cell in cells if (text := cell.strip()) not in MISSING]
+    if texts and all(map(_CLOCK_ALONE.fullmatch, texts)):
+        return _clock_format("", texts[0])
+    is_compact = all(re.fullmatch(r"([01]\d|2[0-4])[0-5]\d", text) for text in texts)
+    return "%H%M" if texts and is_compact else None
+
+
+def _find_epoch(texts: Sequence[str]) -> TimeForm | None:
+    """Numbers that are times since 1970, in a unit that puts them between 1990 and 2100."""
+    if not all(re.fullmatch(r"\d{9,19}(\.\d+)?", text) for text in texts):
+        return None
+    numbers = [float(text) for text in texts]
+    for name, scale in EPOCH_UNITS.items():
+        if _EPOCHS[0] <= min(numbers) / scale and max(numbers) / scale <= _EPOCHS[1]:
+            return TimeForm((name,), has_offset=True)
+    return None
+
+
+def find_decimal(cells: Iterable[str]) -> str | None:
+    """The decimal mark of a column of numbers; None if 1,234 could be either.
+
+    >>> find_decimal(["0,5"]), find_decimal(["1.234,5"]), find_decimal(["1,234"]), find_decimal([])
+    (',', ',', None, '.')
+    """
+    votes = {_decimal_of(cell.strip()) for cell in cells if cell.strip() not in MISSING}
+    if "," in votes:
+        return ","
+    return None if "," not in votes and "." not in votes and "either" in votes else "."
+
+
+def _decimal_of(text: str) -> str:
+    """What one number says: the mark, `either` for 1,234, or nothing."""
+    marks = re.findall("[.,]", text)
+    if not marks:
+        return ""
+    if len(set(marks)) == 2:
+        return marks[-1]
+    mark = marks[0]
+    if len(marks) > 1:  # 1.234.567
+        return "," if mark == "." else "."
+    before, _, after = text.lstrip("+-").partition(mark)
+    if re.fullmatch(r"[1-9]\d{0,2}", before) and re.fullmatch(r"\d{3}", after):
+        return "either" if mark == "," else ""
+    return mark

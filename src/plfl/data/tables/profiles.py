@@ -1,0 +1,145 @@
+"""Formats of exports that are known by name: what their columns are called, and what nothing in the
+file says.
+
+A profile is chosen by the names of the columns (shell-style patterns, case does not matter), and
+fills in config fields that the user has left open; columns in it are patterns too. What a file says
+itself needs no profile: most exports are read without one. A new one is a value in `PROFILES`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from plfl.config import Config, check_keys
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One known format."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...] = ()  # patterns, each of which some column matches; () for readers
+    says: Mapping[str, Any] = field(default_factory=dict)  # config fields
+    zone: str | None = None  # where such meters are, for an example
+
+
+_NO_COVARIATES: dict[str, Any] = {"covariates": ()}
+PROFILES = (
+    Profile("nixtla", "long tables of Nixtla's libraries: unique_id, ds, y", ("ds", "y"),
+            {"time_column": "ds", "load_column": "y"}),
+    Profile("green_button_csv", "Green Button CSV of US utilities (PG&E, ComEd, SCE)",
+            ("date", "start time", "end time", "*usage*"),
+            {"time_column": ("date", "start time"), "load_column": "*usage*"} | _NO_COVARIATES,
+            "America/Los_Angeles"),
+    Profile("espi", "Green Button ESPI XML", zone="America/New_York"),
+    Profile("nem12", "NEM12 of Australian meters (records 100, 200, 300, 400, 900)",
+            zone="Australia/Brisbane"),
+    Profile("dsmr", "DSMR-reader (Netherlands): tariffs and gas by hour or day",
+            ("*start*", "electricity 1 (*", "electricity 2 (*"),
+            {"load_column": ("electricity 1 (*", "electricity 2 (*"), "unit": "kWh"}
+            | _NO_COVARIATES,
+            "Europe/Amsterdam"),
+    Profile("p1_monitor", "P1 Monitor (Netherlands)", ("timestamp", "verbr_kwh_x"),
+            {"load_column": "verbr_kwh_x", "unit": "kWh"} | _NO_COVARIATES, "Europe/Amsterdam"),
+    Profile("fluvius", "Fluvius (Belgium): a row per register",
+            ("from (date)", "from (time)", "ean code", "register", "volume"),
+            {"time_column": ("from (date)", "from (time)"), "id_column": "ean code",
+             "load_column": "volume", "register_column": "register", "registers": ("Offtake*",)}
+            | _NO_COVARIATES,
+            "Europe/Brussels"),
+    Profile("fluvius_nl", "Fluvius (Belgium), in Dutch",
+            ("van (datum)", "van (tijdstip)", "ean-code", "register", "volume"),
+            {"time_column": ("van (datum)", "van (tijdstip)"), "id_column": "ean-code",
+             "load_column": "volume", "register_column": "register", "registers": ("Afname*",)}
+            | _NO_COVARIATES,
+            "Europe/Brussels"),
+    Profile("enel", "Enel, e-distribuzione (Italy): a row per day", ("giorno", "00:00-00:15"),
+            {"time_column": "giorno", "layout": "days", "unit": "kWh"}, "Europe/Rome"),
+    Profile("lcl", "Low Carbon London: GMT all year, ends of half hours",
+            ("lclid", "*energy(kwh/hh)*"),
+            {"id_column": "lclid", "time_column": "tstp", "load_column": "*energy(kwh/hh)*",
+             "stamp_timezone": "UTC", "timezone": "Europe/London", "stamps": "end"}
+            | _NO_COVARIATES,
+            "Europe/London"),
+    Profile("lcl_tariffs", "Low Carbon London with tariffs: GMT all year, ends of half hours",
+            ("lclid", "stdortou", "datetime", "kwh/hh*"),
+            {"id_column": "lclid", "time_column": "datetime", "load_column": "kwh/hh*",
+             "stamp_timezone": "UTC", "timezone": "Europe/London", "stamps": "end"}
+            | _NO_COVARIATES,
+            "Europe/London"),
+    Profile("octopus", "Octopus Energy (United Kingdom)", ("consumption (kwh)", "start", "end"),
+            {"time_column": "start", "load_column": "consumption (kwh)"} | _NO_COVARIATES,
+            "Europe/London"),
+    Profile("elexon", "Elexon settlement periods (Great Britain)",
+            ("settlement*date*", "settlement*period*"),
+            {"time_column": ("settlement*date*", "settlement*period*"),
+             "timezone": "Europe/London"},
+            "Europe/London"),
+    Profile("smart_meter_texas", "Smart Meter Texas",
+            ("esiid", "usage_date", "usage_start_time", "usage_kwh"),
+            {"id_column": "esiid", "time_column": ("usage_date", "usage_start_time"),
+             "load_column": "usage_kwh", "timezone": "America/Chicago"} | _NO_COVARIATES,
+            "America/Chicago"),
+    Profile("pjm", "hourly loads of PJM's zones: ends of hours in eastern local time",
+            ("datetime", "[acdefnp][ejoukima]*_mw"),
+            {"time_column": "datetime", "stamps": "end", "unit": "MW",
+             "timezone": "America/New_York"}, "America/New_York"),
+    Profile("smard", "SMARD (Germany): load of the grid",
+            ("datum von", "datum bis", "*netzlast*"),
+            {"time_column": "datum von", "load_column": "*netzlast*", "unit": "MWh",
+             "timezone": "Europe/Berlin"} | _NO_COVARIATES,
+            "Europe/Berlin"),
+    Profile("home_assistant", "Home Assistant history: entity, state, time",
+            ("entity_id", "state", "last_changed"),
+            {"id_column": "entity_id", "time_column": "last_changed", "load_column": "state"}
+            | _NO_COVARIATES),
+    Profile("shelly", "Shelly energy meters", ("*time*utc*", "*active energy*"),
+            {"stamp_timezone": "UTC"} | _NO_COVARIATES, "Europe/Berlin"),
+    Profile("enphase", "Enphase Enlighten", ("date/time", "*energy consumed*"),
+            {"time_column": "date/time", "load_column": "*energy consumed*"} | _NO_COVARIATES,
+            "America/Los_Angeles"),
+    Profile("uci_household", "UCI individual household power (France): mean kW per minute",
+            ("date", "time", "global_active_power", "global_intensity"),
+            {"time_column": ("date", "time"), "load_column": "global_active_power", "unit": "kW",
+             "timezone": "Europe/Paris"} | _NO_COVARIATES,
+            "Europe/Paris"),
+)  # fmt: skip
+BY_NAME = {profile.name: profile for profile in PROFILES}
+
+
+def find_profile(names: Sequence[str], config: Config) -> Profile | None:
+    """The format that is asked for, or else the one with the most columns that all are there."""
+    if config.format is not None:
+        check_keys([config.format], BY_NAME, "unknown format")
+        return BY_NAME[config.format]
+    fitting = [
+        profile
+        for profile in PROFILES
+        if profile.columns and all(match(pattern, names) for pattern in profile.columns)
+    ]
+    return max(fitting, key=lambda profile: len(profile.columns), default=None)
+
+
+def match(pattern: str, names: Sequence[str]) -> list[str]:
+    """The columns that a pattern means; one that stands there as it is means itself."""
+    if pattern in names:
+        return [pattern]
+    return [name for name in names if fnmatchcase(name.lower(), pattern.lower())]
+
+
+def fill_in(config: Config, profile: Profile | None, names: Sequence[str]) -> Config:
+    """The config with what a profile says where nothing else is said; patterns become columns."""
+    says = dict(profile.says) if profile else {}
+    says = {
+        key: value
+        for key, value in says.items()
+        if getattr(config, key) == Config.model_fields[key].default
+    }
+    for key in ("id_column", "time_column", "load_column"):
+        if key in says:
+            patterns = (says[key],) if isinstance(says[key], str) else says[key]
+            found = tuple(name for pattern in patterns for name in match(pattern, names)[:1])
+            says[key] = found[0] if len(found) == 1 else found
+    return config.model_copy(update=says) if says else config

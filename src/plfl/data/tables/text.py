@@ -1,0 +1,261 @@
+"""Delimited text: how a file is written, found by looking at it, and its columns as texts.
+
+The beginning of a file says its encoding, its delimiter, and where the table begins: rows of
+readings look alike, and the header is the row above the first of them, after any number of other
+lines. Cells stay texts, since only the role of a column (`plfl.data.tables.roles`) says what they
+should be. A file is streamed, block by block, and never held in memory.
+"""
+
+import codecs
+import csv
+import io
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.csv
+
+from plfl.data.rules import Fault, fault
+from plfl.data.tables.columns import Columns, reason_of
+from plfl.data.tables.forms import MISSING, kind_of
+
+_SAMPLE_BYTES = 1 << 18
+_SAMPLE_ROWS = 1000
+# A line that is longer is none.
+_BLOCK_BYTES = 1 << 23
+# The comma is tried last: it also stands inside numbers; a space only separates if nothing does.
+_DELIMITERS = "\t;|, "
+# Of the rows, that have to have the same number of cells.
+_MOST = 0.8
+# Of a column's cells, that make it a column of numbers or of times.
+_MAINLY = 0.7
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a text file is written."""
+
+    encoding: str
+    mark: bytes  # the byte-order mark, if there is one
+    delimiter: str
+    names: tuple[str, ...]  # of the columns
+    has_header: bool
+    num_before: int  # lines before the first reading
+
+
+def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Columns:
+    """The columns of delimited text, which can be opened any number of times."""
+    dialect = find_dialect(open_file, file)
+    first_row = _first_row(open_file, dialect, file)
+    return Columns(
+        schema=pa.schema([(column, pa.string()) for column in dialect.names]),
+        num_rows=None if first_row else 0,
+        read=lambda names: _stream(open_file, dialect, list(names), file),
+        name=name,
+        file=file,
+        first_line=dialect.num_before + 1,
+        has_mark=dialect.mark == codecs.BOM_UTF8,
+        has_header=dialect.has_header,
+        encoding=dialect.encoding,
+    )
+
+
+def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
+    """Look at the beginning of a file."""
+    try:
+        with open_file() as stream:
+            sample = stream.read(_SAMPLE_BYTES)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise fault("PLF305", reason_of(error), file=file) from None
+    is_cut = len(sample) == _SAMPLE_BYTES
+    mark = next((mark for mark in _MARKS if sample.startswith(mark)), b"")
+    encoding = _MARKS.get(mark) or _find_encoding(sample, file)
+    text = _decode(sample, encoding, file).removeprefix("\ufeff")
+    lines = text.splitlines(keepends=True)[: -1 if is_cut else None]
+    if not any(line.strip() for line in lines):
+        if is_cut:
+            raise fault("PLF305", "its first line does not end; it is no table", file=file, line=1)
+        raise fault("PLF301", "there is nothing in it", file=file, line=1)
+    delimiter = _find_delimiter(lines)
+    rows, ends = _split(lines, delimiter)
+    names, num_before = _find_header(rows, ends)
+    has_header = names is not None
+    if names is None:
+        names = [f"column {k + 1}" for k in range(len(rows[-1]))]
+    return Dialect(encoding, mark, delimiter, tuple(names), has_header, num_before)
+
+
+def _find_encoding(sample: bytes, file: str) -> str:
+    if b"\0" in sample:
+        raise fault("PLF305", "it is neither text nor another kind of table", file=file)
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(sample)
+    except UnicodeDecodeError:
+        return "cp1252"  # what spreadsheets of western countries write
+    return "utf-8"
+
+
+def _decode(sample: bytes, encoding: str, file: str) -> str:
+    try:
+        return codecs.getincrementaldecoder(encoding)().decode(sample)
+    except UnicodeError as error:
+        line = len(sample[: getattr(error, "start", 0) + 1].splitlines())
+        what = f"a character is not {encoding.upper()}; save it as UTF-8"
+        raise fault("PLF305", what, file=file, line=line) from None
+
+
+def _find_delimiter(lines: Sequence[str]) -> str:
+    """What splits most lines into the same number of cells, more than one."""
+    for delimiter in _DELIMITERS:
+        rows, _ = _split(lines, delimiter)
+        counts = Counter(len(row) for row in rows)
+        width, num = max(counts.items(), key=lambda item: (item[1], item[0]))
+        if width > 1 and num >= _MOST * (len(rows) - min(12, len(rows) // 3)):
+            return delimiter
+    return ","
+
+
+def _split(lines: Sequence[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
+    """The rows that hold something, and the number of the line where each ends."""
+    rows: list[list[str]] = []
+    ends: list[int] = []
+    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=delimiter == " ")
+    try:
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                rows.append(row)
+                ends.append(reader.line_num)
+            if len(rows) == _SAMPLE_ROWS:
+                break
+    except csv.Error:  # a cell without an end
+        pass
+    return rows or [[""]], ends or [1]
+
+
+def _find_header(rows: list[list[str]], ends: list[int]) -> tuple[list[str] | None, int]:
+    """The names above the first row of readings, and how many lines there are before that row."""
+    body = rows[min(12, len(rows) // 3) :]
+    width = Counter(map(len, body)).most_common(1)[0][0]
+    likely = [row for row in body if len(row) == width]
+    kinds = [_main_kind([row[k] for row in likely]) for k in range(width)]
+    first = next((at for at, row in enumerate(rows) if _is_like(row, kinds)), len(rows))
+    above = rows[first - 1] if first else None
+    if first == len(rows) and first > 1:  # no row of numbers: the first row of that width it is
+        first = 1 + next(at for at, row in enumerate(rows) if len(row) == width)
+        above = rows[first - 1]
+    num_before = ends[first - 1] if first else 0
+    if above is None or not width - 1 <= len(above) <= width:
+        return None, num_before
+    names = [" ".join(cell.split()) for cell in above] + [""] * (width - len(above))
+    units = names
+    if first > 1 and len(rows[first - 2]) == len(above) and all(_is_short(cell) for cell in units):
+        # a row of units below the names
+        upper = [" ".join(cell.split()) for cell in rows[first - 2]]
+        if all(upper[: len(above)]):
+            names = [f"{name} [{unit}]" if unit else name for name, unit in zip(upper, units)]
+    return names, num_before
+
+
+def _is_short(cell: str) -> bool:
+    return len(cell.strip("[]()")) <= 4
+
+
+def _main_kind(cells: Sequence[str]) -> str:
+    """What most cells of a column are; nothing in particular if they are not alike."""
+    kinds = Counter(kind_of(cell) for cell in cells)
+    num = sum(kinds.values()) - kinds.pop("empty", 0)
+    kind, most = kinds.most_common(1)[0] if kinds else ("text", 0)
+    return kind if most >= _MAINLY * num else "text"
+
+
+def _is_like(row: list[str], kinds: Sequence[str]) -> bool:
+    """Whether a row could be one of readings: numbers where others have numbers, and times."""
+    if len(row) != len(kinds):
+        return False
+    strong = [(cell, kind) for cell, kind in zip(row, kinds, strict=True) if kind != "text"]
+    found = [kind_of(cell) for cell, _ in strong]
+    is_right = [
+        here in (kind, "empty") for here, (_, kind) in zip(found, strong, strict=True)
+    ]
+    return all(is_right) and any(here != "empty" for here in found)
+
+
+def _first_row(open_file: Callable[[], BinaryIO], dialect: Dialect, file: str) -> bool:
+    for batch in _stream(open_file, dialect, dialect.names[:1], file):
+        if batch.num_rows:
+            return True
+    return False
+
+
+def _stream(
+    open_file: Callable[[], BinaryIO], dialect: Dialect, names: Sequence[str], file: str
+) -> Iterator[pa.RecordBatch]:
+    """Some columns as texts, block by block."""
+    wrong: list[pa.csv.InvalidRow] = []
+
+    def keep(row: pa.csv.InvalidRow) -> str:
+        wrong.append(row)
+        return "error"
+
+    places = {name: f"{k}" for k, name in enumerate(dialect.names)}  # names need not differ
+    read = pa.csv.ReadOptions(
+        use_threads=False,
+        block_size=_BLOCK_BYTES,
+        skip_rows=dialect.num_before,
+        column_names=list(places.values()),
+        encoding=dialect.encoding if dialect.encoding != "utf-8" else "utf8",
+    )
+    parse = pa.csv.ParseOptions(
+        delimiter=dialect.delimiter, invalid_row_handler=keep, newlines_in_values=True
+    )
+    convert = pa.csv.ConvertOptions(
+        include_columns=[places[name] for name in names],
+        column_types=dict.fromkeys(places.values(), pa.string()),
+        strings_can_be_null=True,
+        null_values=MISSING,
+    )
+    try:
+        with open_file() as stream:
+            for batch in pa.csv.open_csv(stream, read, parse, convert):
+                yield batch.rename_columns(list(names))
+    except (pa.ArrowException, OSError, EOFError, UnicodeError) as error:
+        if "Empty CSV" in str(error):
+            return
+        raise _explain(error, wrong, dialect, file) from None
+
+
+def _explain(
+    error: Exception, wrong: Sequence["pa.csv.InvalidRow"], dialect: Dialect, file: str
+) -> Fault:
+    """What is wrong with the row that cannot be read."""
+    reason = reason_of(error)
+    if wrong:
+        return _explain_row(wrong[0], dialect, file)
+    if "straddl" in reason:
+        most = f"{_BLOCK_BYTES >> 20} MiB"
+        return fault("PLF305", f"a row is longer than {most}, or a quote never ends", file=file)
+    if "utf8" in reason.lower().replace("-", "") or isinstance(error, UnicodeError):
+        return fault("PLF305", "a character is not UTF-8; save it as UTF-8", file=file)
+    return fault("PLF305", reason, file=file)
+
+
+def _explain_row(row: "pa.csv.InvalidRow", dialect: Dialect, file: str) -> Fault:
+    code = "PLF305"
+    detail = f"it has {row.actual_columns} cells, the header {row.expected_columns}"
+    cells = next(csv.reader(io.StringIO(row.text), delimiter=dialect.delimiter), [])
+    are_digits = all(cell.strip().isdigit() for cell in cells[-2:])
+    if dialect.delimiter == "," and row.actual_columns > row.expected_columns and are_digits:
+        code = "PLF304"
+        detail += "; a comma that separates cells cannot also be a decimal comma: save with "
+        detail += "semicolons"
+    number = row.number - dialect.num_before if row.number else None
+    return fault(code, detail, file=file, row=number, line=row.number)

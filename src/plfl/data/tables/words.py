@@ -1,0 +1,166 @@
+"""What the name of a column (or of a register) says: the quantity, its unit, and which part of an
+interval or of a meter it is about.
+
+The words are those of exports in English, German, Dutch, French, Italian and Spanish. A name that
+says nothing is that of a meter, perhaps; nothing here looks at values.
+"""
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+# Units of electric energy and power, as headers write them.
+UNITS = ("Wh", "kWh", "MWh", "GWh", "W", "kW", "MW", "GW")
+_UNIT = {unit.lower(): unit for unit in UNITS}
+# In the order in which they are looked for; the first that is found says what a column is.
+_QUANTITIES = {
+    "price": r"costs?|prices?|charges?|amount|kosten|preis|prix|precio|costo|fees?|bill(ed|ing)?|"
+    r"€|\$|£|eur(os?)?|usd|gbp|\w*ct ?/ ?kwh|pence",
+    "gas": r"gas|erdgas|gaz|m3|m³|therms?|ccf|btu|mj",
+    "water": r"water|wasser|eau|agua|acqua|lit(er|re)s?|gallons?",
+    "heat": r"heat(?! ?pump)|heating|cooling|steam|chilled|warmte|wärme|fernwärme|kj|gj",
+    "reactive or apparent energy": r"reactive|réactive|blind\w*|kvarh?|mvarh?|varh?|kvah?|mvah?|va|"
+    r"apparent|schein\w*",
+    "voltage, current or the like": r"volt(age|s)?|spannung|tension|amp(ere|s)?|current(?! ?(load|power|use|usage|demand))|"
+    r"intensity|frequency|frequenz|hz|power ?factor|pf|cos ?phi|thd",
+    "returned energy": r"export(ed|s)?|return(ed|s)?|inject(ion|ed)?|feed ?in|fed ?in|einspeisung|"
+    r"rück\w*|terug\w*|gelvr|injectie|immess\w*|excedent\w*|excédent|vertido|surplus|reverse|"
+    r"received|to ?grid|generat(ion|ed|or)|product(ion|ie)|produc(ed|ción)|produz\w*|produit|"
+    r"erzeug\w*|opwek\w*|opgewekt|solar|pv|photovolta\w*|2\.8(\.\d)?",
+    "a forecast, or what is left of one": r"forecast(ed)?|prognos\w*|predict(ed|ion)|residual\w*|"
+    r"pump(ed|speicher)|day ahead|max(imum)?|min(imum)?|peak ?demand|std|stddev",
+    "part of the load": r"sub ?meter(ing)?( ?\d+)?",
+    "weather": r"temp(erature|eratur|érature)?|t ?out|°c|°f|humid\w*|wind\w*|irradia\w*|radiation|"
+    r"ghi|dni|dhi|cloud\w*|pressure|dew\w*|precip\w*|rain\w*|snow\w*|sunshine|weather",
+    "consumption": r"consum\w*|usage|used|use|energy|energie|énergie|loads?|demand|power|"
+    r"puissance|potencia|potenza|leistung|verbr\w*|netzlast|last|offtake|afname|import(ed)?|"
+    r"delivered|geliefert|bezug|soutirage|electric(ity)?|elektr\w*|strom|stroom|électricité|"
+    r"elettric\w*|eléctric\w*|kwh|mwh|gwh|wh|kw|mw|gw|watts?|y|1\.8(\.\d)?",
+}
+_PATTERNS = {
+    quantity: re.compile(rf"(?<![^\W_])({words})(?![^\W_])")
+    for quantity, words in _QUANTITIES.items()
+}
+_START = re.compile(r"\b(start\w*|begin\w*|from|von|ab|debut|début|inizio|desde|inicio|van)\b")
+_END = re.compile(r"\b(end\w*|until|bis|to|fin|fine|hasta|tot|stop\w*|ending|he|finish)\b")
+_PERIOD = re.compile(
+    r"\b(settlement ?period|period\w*|sp|interval ?(number|no|id)?|half ?hour\w*|hh|hour( ?ending)?|"
+    r"he|hr|hours?|stunde|uur|heure|hora|ora|quarter ?hour|slot)\b"
+)
+_HOUR = re.compile(r"\b(hour\w*|he|hr|stunde|uur|heure|hora|ora)\b")
+_ID = re.compile(
+    r"(\b|_)(\w*id|meters?|mpan|mprn|nmi|ean( code)?|esi ?id|pod|cups|prm|pdl|gsrn|msn|serial\w*|"
+    r"house\w*|home\w*|building\w*|customer\w*|consumer\w*|account\w*|device|premises?|site\w*|"
+    r"zähler\w*|zählpunkt\w*|malo|melo|contatore|contador|compteur|sensor|entity|client|series|"
+    r"node|feeder|substation|apartment|unit ?no|name)(\b|_)"
+)
+_TIME = re.compile(
+    r"\b(ds|\w*time\w*|\w*date\w*|\w*stamps?|tstp|datum|zeit\w*|uhrzeit|fecha|hora|heure|horodate\w*|"
+    r"giorno|data|ora|tag|day|jour|dia|day|dt|ts|utc)\b"
+)
+_REMARK = re.compile(
+    r"\b(quality|status|flag|validation|notes?|type|estimat\w*|descri\w*|comment|remark|reason|"
+    r"method|tariff|season|weekday|day ?of ?week|holiday|is ?dst|dst|zone|region|version|"
+    r"acorn\w*|std ?or ?tou|revision|read ?type|units?|uom|einheit|currency|address|service)\b"
+)
+_REGISTER = re.compile(r"\b(register\w*|direction|flow\w*|channel\w*|obis|tariff|rate|commodity|"
+                       r"energy ?type|service|measure\w*|quantity|stream)\b")
+_UTC = re.compile(r"\b(utc|gmt)\b")
+_TOKEN = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-./()\[\]{}:;,]+|\s+")
+_TARIFF = re.compile(
+    r"\b(t?[12]|tariff ?[12]|low|high|normal|normaal|laag|day|night|dag|nacht|tag|nacht|ht|nt|hp|hc|"
+    r"peak|off ?peak|shoulder|f[123]|p[1-6]|18[12]|1\.8\.[12]|dutch users|users|rate ?\d|i{1,3})\b"
+)
+
+
+class Meaning(NamedTuple):
+    """What a name says."""
+
+    quantity: str  # of _QUANTITIES, or nothing
+    unit: str | None
+
+
+def plain(name: str) -> str:
+    """A name as words: `START TIME`, `startTime` and `start_time` are alike."""
+    return " ".join(part for part in _TOKEN.split(name) if part).lower()
+
+
+@cache
+def meaning_of(name: str) -> Meaning:
+    """The quantity and the unit that a name speaks of.
+
+    >>> meaning_of("Active energy Wh (A)"), meaning_of("Gas"), meaning_of("MT_001")
+    (Meaning(quantity='consumption', unit='Wh'), Meaning(quantity='gas', unit=None), \
+Meaning(quantity='', unit=None))
+    """
+    words = plain(name)
+    found = (quantity for quantity, pattern in _PATTERNS.items() if pattern.search(words))
+    return Meaning(next(found, ""), unit_of(name))
+
+
+def unit_of(text: str) -> str | None:
+    """The unit of electricity in a name or a cell.
+
+    >>> unit_of("AEP_MW"), unit_of("energy(kWh/hh)"), unit_of("W"), unit_of("m3")
+    ('MW', 'kWh', 'W', None)
+    """
+    for part in re.split(r"[\s_\-./()\[\]{}:;,]+", text):
+        if unit := _UNIT.get(part.lower()):
+            return unit
+    words = plain(text)
+    return next((unit for word, unit in (("kilowatt hour", "kWh"), ("watt hour", "Wh"),
+                                         ("kilowatt", "kW"), ("watts", "W")) if word in words), None)
+
+
+def is_start(name: str) -> bool:
+    """Whether a column of times says that it is about beginnings."""
+    return bool(_START.search(plain(name)))
+
+
+def is_end(name: str) -> bool:
+    """Whether a column of times says that it is about ends."""
+    return bool(_END.search(plain(name)))
+
+
+def is_period(name: str) -> bool:
+    """Whether a column could number the periods of a day."""
+    return bool(_PERIOD.search(plain(name)))
+
+
+def is_hour(name: str) -> bool:
+    """Whether periods go by the clock on the wall: hour 2 comes twice when clocks go back."""
+    return bool(_HOUR.search(plain(name)))
+
+
+def is_id(name: str) -> bool:
+    """Whether a column could tell meters apart."""
+    return bool(_ID.search(plain(name)))
+
+
+def is_time(name: str) -> bool:
+    """Whether a column is called like a time."""
+    return bool(_TIME.search(plain(name)))
+
+
+def is_remark(name: str) -> bool:
+    """Whether a column says something about a reading and is none."""
+    return bool(_REMARK.search(plain(name)))
+
+
+def is_register(name: str) -> bool:
+    """Whether a column could tell the registers of a meter apart."""
+    return bool(_REGISTER.search(plain(name)))
+
+
+def is_utc(name: str) -> bool:
+    """Whether a column of times says that it is in UTC."""
+    return bool(_UTC.search(plain(name)))
+
+
+def without_tariff(name: str) -> str:
+    """A name without what tells tariffs apart.
+
+    >>> without_tariff("Energy T1 [kWh]") == without_tariff("Energy T2 [kWh]")
+    True
+    """
+    return " ".join(_TARIFF.sub(" ", plain(name)).split())
