@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import PurePosixPath
+from pathlib import PurePath
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -171,38 +171,44 @@ def _directory_size(stream: BinaryIO) -> int:
 
 def list_members(content: Content, archive: zipfile.ZipFile) -> Iterator[Content | Finding]:
     """The members that may be tables, and notes on the others."""
-    allowance = Allowance(content)
-    for info in archive.infolist():
-        place = PurePosixPath(info.filename.replace("\\", "/"))
-        if info.is_dir() or place.name.startswith(".") or "__MACOSX" in place.parts:
+    for info, member in open_members(content, archive):
+        place = PurePath(member.name)
+        if place.name.startswith(".") or "__MACOSX" in place.parts:
             continue
-        member = _member(content, archive, info, place, allowance)
-        is_document = place.suffix.lower() in _DOCUMENTS or "readme" in place.name.lower()
-        if is_document or info.file_size == 0:
-            yield member.skip("it is empty" if not is_document else "it is a document, no table")
+        if place.suffix.lower() in _DOCUMENTS or "readme" in place.name.lower():
+            yield member.skip("it is a document, no table")
+        elif info.file_size == 0:
+            yield member.skip("it is empty")
         else:
             yield _checked(member, info)
 
 
+def open_members(
+    content: Content, archive: zipfile.ZipFile
+) -> Iterator[tuple[zipfile.ZipInfo, Content]]:
+    """All files in an archive; what comes out of them is counted together."""
+    allowance = Allowance(content)
+    for info in archive.infolist():
+        if not info.is_dir():
+            yield info, _member(content, archive, info, allowance)
+
+
 def _member(
-    content: Content,
-    archive: zipfile.ZipFile,
-    info: zipfile.ZipInfo,
-    place: PurePosixPath,
-    allowance: Allowance,
+    content: Content, archive: zipfile.ZipFile, info: zipfile.ZipInfo, allowance: Allowance
 ) -> Content:
-    file = ": ".join((content.file, *place.parts))
+    place = PurePath(info.filename.replace("\\", "/"))
 
     def start() -> BinaryIO:
         return cast(BinaryIO, archive.open(info))
+
+    def take(num_bytes: int) -> None:
+        allowance.take(info.filename, num_bytes)
 
     def open_member() -> BinaryIO:
         raw = Unpacked(member, start, lambda stream: stream, take)
         return cast(BinaryIO, io.BufferedReader(raw, CHUNK))
 
-    def take(num_bytes: int) -> None:
-        allowance.take(info.filename, num_bytes)
-
+    file = ": ".join((content.file, *place.parts))
     member = Content(str(place), file, open_member, is_seekable=False)
     return member
 

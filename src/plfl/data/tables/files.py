@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from plfl.data.rules import Fault, Finding, fault
 from plfl.data.tables.archives import COMPRESSED, list_members, open_archive, unpack
+from plfl.data.tables.books import is_book, read_old_book, read_zipped_book
 from plfl.data.tables.parquet import read_parquet
 from plfl.data.tables.part import CHUNK, Content, Part, Spool
 
@@ -111,6 +112,8 @@ def _find_parts(content: Content, sheet: str | None, *, is_packed: bool) -> list
         return _find_parts(unpack(content, kind), sheet, is_packed=True)
     if kind == "zip":
         return _read_zip(content.seekable(), sheet, is_packed)
+    if kind == "book":
+        return read_old_book(content.seekable(), sheet)
     if kind in _READERS:
         return _READERS[kind](content)
     _refuse_unread(content, head)
@@ -146,6 +149,8 @@ def _refuse_unread(content: Content, head: bytes) -> None:
 
 def _read_zip(content: Content, sheet: str | None, is_packed: bool) -> list[Part]:
     archive = open_archive(content)
+    if is_book(archive):
+        return read_zipped_book(content, archive, sheet)
     _refuse_twice(content, is_packed)
     found: list[tuple[Content, Part]] = []
     skipped: list[Finding] = []
