@@ -343,6 +343,14 @@ _ALL = (
         "The table of static facts needs one row with numbers for each meter of the data.",
         "add the missing rows, or remove the extra ones",
     ),
+    Rule(
+        "PLF313",
+        "skipped",
+        "noted",
+        "A part of the source is no table of electric energy: a document beside the tables, an "
+        "empty sheet, gas, water, reactive energy. It is not read.",
+        "nothing has to be done",
+    ),
 )
 RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}
 
