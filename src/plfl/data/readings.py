@@ -36,11 +36,10 @@ class Series:
     file: str | None = None
     column: str | None = None  # of the values, where the file has named columns
     rows: np.ndarray | None = None  # (rows,) row of the file, from 0; None when they are 0, 1, ...
-    # Whether the file is text with a header, so that rows have line numbers.
-    has_header: bool = False
+    first_line: int | None = None  # of the first row, where the file is text
     unit: str = "kWh"
     is_end: bool = False  # whether a stamp marks the end of its interval
-    is_cumulative: bool = False  # whether the values are a register that counts up
+    is_cumulative: bool | None = False  # a register that counts up; None: the values tell
 
     def utc(self) -> np.ndarray:
         """(rows,) the stamps as seconds of UTC."""
@@ -52,7 +51,30 @@ class Series:
         if index is None or not self.file:
             return place
         row = int(index if self.rows is None else self.rows[index]) + 1
-        return replace(place, row=row, line=row + 1 if self.has_header else None)
+        line = None if self.first_line is None else self.first_line + row - 1
+        return replace(place, row=row, line=line)
+
+
+@dataclass(frozen=True)
+class Understood:
+    """How a table was read, for people."""
+
+    file: str | None
+    format: str | None  # a known format
+    num_columns: int
+    num_before: int  # lines before the header
+    time: tuple[str, ...]
+    time_words: str
+    zone: str | None
+    stamp_zone: str | None  # of the stamps, where it is not the meters' own
+    is_end: bool
+    layout: str
+    loads: tuple[str, ...]
+    unit: str
+    is_unit_said: bool
+    registers: tuple[str, ...]
+    covariates: tuple[str, ...]
+    skipped: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -64,6 +86,7 @@ class Readings:
     static_names: tuple[str, ...] = ()
     # About the source as a whole; a lazy source may add to it while it is read.
     findings: list[Finding] = field(default_factory=list)
+    understood: tuple[Understood, ...] = ()  # how its tables were read
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,7 @@ _ALL = (
         "PLF102",
         "unreadable timestamp",
         "error",
-        "Stamps are read as ISO 8601 (2018-01-31 13:45). Other forms are never guessed: "
-        "01/02/2018 is January or February depending on the country.",
+        "A stamp is of no known form, or of another form than those before it.",
         "write ISO 8601, or say the form: ‹time_format=%d/%m/%Y %H:%M› (unix or unix_ms "
         "for numbers)",
     ),
@@ -155,6 +154,14 @@ _ALL = (
         "reversed), beside timezone=...",
     ),
     Rule(
+        "PLF116",
+        "ambiguous dates",
+        "error",
+        "Every date of the file can be read with the day or with the month first, as 01/02/2024 "
+        "can: no day is above 12. Nothing is guessed that could shift a load by months.",
+        "say which: ‹time_format=%d/%m/%Y %H:%M› (day first) or ‹time_format=%m/%d/%Y %H:%M›",
+    ),
+    Rule(
         "PLF201",
         "not a number",
         "error",
@@ -257,6 +264,13 @@ _ALL = (
         "leave one of them out, or test on neither",
     ),
     Rule(
+        "PLF213",
+        "mixed units",
+        "error",
+        "The column of units has several, so that readings cannot be added up or compared.",
+        "write a file per unit, or bring all readings to one",
+    ),
+    Rule(
         "PLF301",
         "empty",
         "error",
@@ -267,8 +281,8 @@ _ALL = (
         "PLF302",
         "column missing",
         "error",
-        "A table is long (one row per meter and time: unique_id, ds, y) or wide (a time "
-        "column, then one column per meter). Other names are fine once they are said.",
+        "A table is long (one row per meter and time), wide (a time column, then one column per "
+        "meter) or has a row per day; here the columns do not tell which is what.",
         "say the names: ‹id_column=...› ‹time_column=...› ‹load_column=...›",
     ),
     Rule(
@@ -282,16 +296,16 @@ _ALL = (
         "PLF304",
         "decimal comma",
         "error",
-        "Numbers are written with a comma, as in 1,5.",
-        "say so: ‹decimal=,›",
+        "Numbers are written with a comma, and it is not clear what it means.",
+        "say so: ‹decimal=,› (or ‹decimal=.› if it separates thousands)",
     ),
     Rule(
         "PLF305",
         "unreadable file",
         "error",
-        "The file is cut off, damaged, compressed, or not what its name says. Tables are "
-        "UTF-8 CSV (.csv, .txt, .tsv) or Parquet (.parquet, .pq).",
-        "write or download it again, as UTF-8 CSV or as Parquet",
+        "The file is cut off, damaged, encrypted, or no table. Text, workbooks, JSON, Parquet, "
+        "Green Button XML and NEM12 are read, plain or in gz or zip.",
+        "write or download it again; CSV and Parquet are always right",
     ),
     Rule(
         "PLF306",
@@ -304,8 +318,9 @@ _ALL = (
         "PLF307",
         "column not used",
         "noted",
-        "A column holds text, so it cannot be an input of a model.",
-        "nothing has to be done; ‹covariates=[...]› names the columns to use",
+        "A column is no consumption and no weather: text, prices, gas, returned energy. It becomes "
+        "neither a meter nor an input of a model.",
+        "nothing has to be done; ‹load_column=...› and ‹covariates=[...]› name the columns to use",
     ),
     Rule(
         "PLF308",
@@ -350,6 +365,14 @@ _ALL = (
         "A part of the source is no table of electric energy: a document beside the tables, an "
         "empty sheet, gas, water, reactive energy. It is not read.",
         "nothing has to be done",
+    ),
+    Rule(
+        "PLF314",
+        "old encoding",
+        "noted",
+        "The file is not UTF-8; it is read as Windows-1252, as spreadsheets in western countries "
+        "write it. Only letters with accents can be wrong, in names.",
+        "nothing has to be done; save it as UTF-8 if names look wrong",
     ),
 )
 RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}

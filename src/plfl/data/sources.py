@@ -32,6 +32,13 @@ _KINDS = {
 }
 
 
+# How the names of tables end.
+_ENDINGS = (
+    ".csv", ".tsv", ".txt", ".parquet", ".pq", ".gz", ".zip", ".xlsx", ".xlsm", ".xls", ".ods",
+    ".json", ".jsonl", ".ndjson", ".xml",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Loaded:
     """What sources hold, and what is wrong with it."""
@@ -113,9 +120,7 @@ def load_source(
     kind = _find_kind(name)
     if kind is not None:
         return check_readings(_read_kind(kind, source, options), config, scratch, asked)
-    from plfl.data.tables.columns import is_table
-
-    if not (is_table(name) or _is_file(name)):
+    if not (_is_table(name) or _is_file(name)):
         known = ", ".join(f"{kind}:..." for kind in _KINDS)
         raise BadInput(
             f"unknown data source {source!r}",
@@ -132,6 +137,11 @@ def _find_kind(name: str) -> Source | None:
     """The kind of KIND:WHAT; None for what may be the path of a table."""
     kind, colon, _ = name.partition(":")
     return import_module(_KINDS[kind]).SOURCE if colon and kind in _KINDS else None
+
+
+def _is_table(name: str) -> bool:
+    """Whether a name that is no file of this machine looks like one."""
+    return name == "-" or Path(name).suffix.lower() in _ENDINGS
 
 
 def _is_file(name: str) -> bool:
@@ -225,6 +235,6 @@ def check_readings(
 
 
 def _read_table(table: object, config: Config) -> Readings:
-    from plfl.data.tables.table import read_table
+    from plfl.data.tables.source import read_table
 
     return read_table(table, config)

@@ -22,7 +22,7 @@ from plfl.errors import BadInput
 from plfl.forecast.calibrate import FOLLOWED_DAYS
 from plfl.forecast.client_model import ClientModel
 from plfl.forecast.model_file import load_model, model_path
-from plfl.frames.frame import Frame, as_frame, last_rows, with_column
+from plfl.frames.frame import Frame, as_frame, last_rows, names_of, with_column
 from plfl.runs.results import Result
 from plfl.storage import write_json
 
@@ -57,7 +57,7 @@ def write_fitted(
     found = [client.id for client in result.clients]
     ids = [client for client in found if model_path(place / RUN, client).is_file()]
     model = load_model(model_path(place / RUN, ids[0]))
-    kept = [config.id_column, config.time_column, config.load_column, *model.covariate_names]
+    kept = [*names_of(config), *model.covariate_names]
     recent = last_rows(frame, config, ids, _days_needed(model, config))
     pq.write_table(recent.select(kept), place / _READINGS)
     stamps = [frame.stamps.unit, frame.stamps.tz]
@@ -119,8 +119,8 @@ def read_fitted(folder: Path) -> Fitted:
 def _read_recent(folder: Path, config: Config, stamps: Sequence[Any]) -> pa.Table:
     """The last readings of the fit, with stamps in their own unit: Parquet knows no seconds."""
     table = pq.read_table(folder / _READINGS)
-    times = table[config.time_column].cast(pa.timestamp(*stamps))
-    return with_column(table, config.time_column, times)
+    name = names_of(config).time
+    return with_column(table, name, table[name].cast(pa.timestamp(*stamps)))
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from plfl.frames.frame import (
     as_arrow,
     build_frame,
     check_columns,
+    names_of,
     open_frame,
     stamp_type,
     with_column,
@@ -76,8 +77,7 @@ class Forecaster:
       readings, such as "15min" or "h"; found from the stamps when left out. Finer readings are
         added up.
       level: intervals, in percent, that are forecast when none are asked for. timezone: IANA zone
-      of the meters, such as "America/Chicago", for the calendar, and for stamps without an offset.
-        Without it, such stamps are taken for a clock that never changes, UTC's.
+      of the meters, such as "America/Chicago", for the calendar; stamps without an offset need it.
       settings: any other setting of the recipe, such as rounds=20, unit="kW" or
       future=["temperature"].
     """
@@ -155,7 +155,8 @@ class Forecaster:
         """Train on a frame; what was fitted before is forgotten.
 
         Arguments:
-          df: columns unique_id, ds and y; other numeric columns are covariates. static_df: a row
+          df: columns unique_id, ds and y; other numeric columns are covariates. The times may be the
+          index, and one series needs no unique_id. static_df: a row
           per unique_id; a column timezone says where each meter is. folder: a new folder to keep
           everything in; a temporary one when left out. strict: refuse to start if any series cannot
           take part, instead of leaving it out (`left_out`). observer: called after every round.
@@ -267,10 +268,9 @@ class Forecaster:
         if static_df is not None:
             pq.write_table(as_arrow(static_df, self.config, "static_df"), place / _STATICS)
         statics = str(place / _STATICS) if (place / _STATICS).exists() else None
-        is_anywhere = frame.is_naive and not (self.timezone or self.config.stamp_timezone)
-        return self.config.model_copy(
-            update={"statics": statics, "timezone": "UTC" if is_anywhere else self.config.timezone}
-        )
+        names = names_of(self.config)
+        roles = {"id_column": names.id, "time_column": names.time, "load_column": names.load}
+        return self.config.model_copy(update={"statics": statics, **roles})
 
     def _columns(self, level: Sequence[float] | None) -> dict[str, int]:
         """The columns that go out, and which quantile each is."""
@@ -317,16 +317,17 @@ class Forecaster:
                 "say which when fitting, as in Forecaster(future=['temperature']), or leave it out",
             )
         ahead = as_arrow(futr_df, config, "futr_df")
-        check_columns(ahead, (config.id_column, config.time_column, *config.future), "futr_df")
+        own = names_of(config)
+        check_columns(ahead, (own.id, own.time, *config.future), "futr_df")
         if frame.is_naive != (stamp_type(ahead, config, "futr_df").tz is None):
             raise BadInput(
                 "of the stamps of futr_df and of the readings, one has a time zone",
                 "give both alike",
             )
         shared = [name for name in frame.table.column_names if name in ahead.column_names]
-        names = [name for name in shared if name != config.load_column]
-        times = ahead[config.time_column].cast(frame.stamps)
-        later = with_column(with_texts(ahead.select(names), config), config.time_column, times)
+        names = [name for name in shared if name != own.load]
+        times = ahead[own.time].cast(frame.stamps)
+        later = with_column(with_texts(ahead.select(names), config), own.time, times)
         parts = [with_texts(frame.table, config), later]
         return pa.concat_tables(parts, promote_options="permissive")
 

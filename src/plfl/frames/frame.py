@@ -12,9 +12,31 @@ import pyarrow.compute as pc
 
 from plfl.config import Config
 from plfl.data.clean import UNITS
-from plfl.data.tables.columns import open_table
+from plfl.data.tables.columns import open_frame as open_columns
 from plfl.data.zones import utc_offset
 from plfl.errors import BadInput
+
+# How Nixtla's libraries name columns.
+NIXTLA = ("unique_id", "ds", "y")
+# The id of the one series of a frame without ids.
+_ALONE = "meter"
+
+
+class Names(NamedTuple):
+    """The columns of a frame."""
+
+    id: str
+    time: str
+    load: str
+
+
+def names_of(config: Config) -> Names:
+    """What the columns of a frame are called; as Nixtla's libraries call them if nothing is said."""
+    said = (config.id_column, config.time_column, config.load_column)
+    for name in said:
+        if isinstance(name, tuple):
+            raise BadInput(f"a frame has one column for each, not {list(name)}", "join them first")
+    return Names(*(str(name or usual) for name, usual in zip(said, NIXTLA, strict=True)))
 
 
 class Frame(NamedTuple):
@@ -46,7 +68,7 @@ class Rows(NamedTuple):
 def open_frame(df: Any, config: Config) -> Frame:
     """A frame with its columns checked."""
     table = as_arrow(df, config, "df")
-    check_columns(table, (config.id_column, config.time_column, config.load_column), "df")
+    check_columns(table, names_of(config), "df")
     if not table.num_rows:
         raise BadInput("df has no rows", "give readings")
     return as_frame(table, type(df).__module__.partition(".")[0], config)
@@ -54,10 +76,11 @@ def open_frame(df: Any, config: Config) -> Frame:
 
 def as_frame(table: pa.Table, kind: str, config: Config) -> Frame:
     """A table with what is known of the frame that it was."""
-    own = pc.unique(table[config.id_column].combine_chunks())
+    name = names_of(config).id
+    own = pc.unique(table[name].combine_chunks())
     texts = _as_texts(own).to_pylist()
     if None in texts:
-        raise BadInput(f"a row of df has no {config.id_column}", "fill it in, or leave the row out")
+        raise BadInput(f"a row of df has no {name}", "fill it in, or leave the row out")
     ids = {text: place for place, text in enumerate(texts)}
     return Frame(table, kind, ids, own, stamp_type(table, config, "df"))
 
@@ -69,9 +92,12 @@ def as_arrow(df: Any, config: Config, what: str) -> pa.Table:
             f"{what} is a pandas, polars or Arrow frame, not the path {str(df)[:80]!r}",
             "read the file first",
         )
-    columns = open_table(df, config)
+    columns = open_columns(_with_index(df, names_of(config).time))
     names = columns.schema.names
     table = pa.Table.from_batches(columns.read(names), columns.schema).replace_schema_metadata(None)
+    if config.id_column is None and NIXTLA[0] not in names:
+        alone = pa.array([_ALONE]).take(pa.array(np.zeros(table.num_rows, np.int64)))
+        table = table.append_column(NIXTLA[0], alone)
     for k, field in enumerate(table.schema):
         cells = table[field.name]
         if pa.types.is_string_view(field.type):
@@ -82,6 +108,22 @@ def as_arrow(df: Any, config: Config, what: str) -> pa.Table:
             plain = pa.DictionaryArray.from_arrays(whole.indices, texts)
             table = table.set_column(k, field.name, plain)
     return table
+
+
+def _with_index(df: Any, time: str) -> Any:
+    """A pandas frame or series whose index is its times, with these in a column; a lazy frame as
+    what it yields.
+    """
+    kind = f"{type(df).__module__.partition('.')[0]}.{type(df).__name__}"
+    if kind == "polars.LazyFrame":
+        return df.collect()
+    if kind == "pandas.Series":
+        df = df.to_frame(df.name or NIXTLA[2])
+        kind = "pandas.DataFrame"
+    is_timed = kind == "pandas.DataFrame" and type(df.index).__name__ == "DatetimeIndex"
+    if is_timed and time not in df.columns:
+        return df.rename_axis(time).reset_index()
+    return df
 
 
 def _as_texts(ids: pa.Array) -> pa.Array:
@@ -95,7 +137,8 @@ def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
 
 def with_texts(table: pa.Table, config: Config) -> pa.Table:
     """The table with its ids as plain texts."""
-    return with_column(table, config.id_column, _as_texts(table[config.id_column].combine_chunks()))
+    name = names_of(config).id
+    return with_column(table, name, _as_texts(table[name].combine_chunks()))
 
 
 def check_columns(table: pa.Table, wanted: Sequence[str], what: str) -> None:
@@ -111,10 +154,11 @@ def check_columns(table: pa.Table, wanted: Sequence[str], what: str) -> None:
 
 def stamp_type(table: pa.Table, config: Config, what: str) -> pa.TimestampType:
     """The type of a frame's stamps."""
-    kind = table.schema.field(config.time_column).type
+    name = names_of(config).time
+    kind = table.schema.field(name).type
     if not pa.types.is_timestamp(kind):
         raise BadInput(
-            f"column {config.time_column!r} of {what} is of type {kind}",
+            f"column {name!r} of {what} is of type {kind}",
             "datetimes are needed, as pandas.to_datetime makes them",
         )
     return kind
@@ -123,11 +167,12 @@ def stamp_type(table: pa.Table, config: Config, what: str) -> pa.TimestampType:
 def last_rows(frame: Frame, config: Config, ids: Sequence[str], days: int) -> pa.Table:
     """The rows of some series, from so many days before each one's last reading."""
     table = with_texts(frame.table, config)
-    found = pc.index_in(table[config.id_column], pa.array(ids, pa.string()))
+    names = names_of(config)
+    found = pc.index_in(table[names.id], pa.array(ids, pa.string()))
     codes = np.asarray(found.fill_null(-1))
-    seconds = table[config.time_column].cast(pa.timestamp("s", frame.stamps.tz), safe=False)
+    seconds = table[names.time].cast(pa.timestamp("s", frame.stamps.tz), safe=False)
     times = np.asarray(seconds.cast(pa.int64()))
-    loads = table[config.load_column].cast(pa.float64(), safe=False)
+    loads = table[names.load].cast(pa.float64(), safe=False)
     is_read = (codes >= 0) & np.asarray(pc.is_finite(loads).fill_null(False))
     last = np.full(len(ids) + 1, np.iinfo(np.int64).min)
     last[-1] = np.iinfo(np.int64).max  # of rows of other series: none is kept
@@ -148,11 +193,12 @@ def build_frame(
     counts = [len(row.begins) for row in rows]
     ids = np.repeat(np.array([frame.ids[row.client] for row in rows], np.int64), counts)
     stamps = [_show_stamps(frame, row.begins, row.zone, config, interval) for row in rows]
+    names = names_of(config)
     columns = {
-        config.id_column: frame.own_ids.take(pa.array(ids)),
-        config.time_column: _as_stamps(frame, stamps),
+        names.id: frame.own_ids.take(pa.array(ids)),
+        names.time: _as_stamps(frame, stamps),
     }
-    factor, is_power = UNITS[config.unit]
+    factor, is_power = UNITS[config.unit or "kWh"]
     kwh = factor * float(interval / np.timedelta64(1, "h")) if is_power else factor
     if rows[0].actual is not None:
         cutoffs = [
@@ -160,7 +206,7 @@ def build_frame(
             for row in rows
         ]
         columns["cutoff"] = _as_stamps(frame, cutoffs)
-        columns[config.load_column] = pa.array(np.concatenate([row.actual for row in rows]) / kwh)
+        columns[names.load] = pa.array(np.concatenate([row.actual for row in rows]) / kwh)
     energy = np.concatenate([row.energy for row in rows]).astype(np.float64) / kwh
     for name, place in places.items():
         columns[name] = pa.array(np.ascontiguousarray(energy[:, place]))

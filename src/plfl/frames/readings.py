@@ -11,7 +11,7 @@ from plfl.data.clean import UNITS
 from plfl.data.panel import Panel
 from plfl.data.readings import Readings, Series
 from plfl.data.sources import Asked, Loaded, check_readings, load_frame
-from plfl.data.tables.table import read_table
+from plfl.data.tables.source import read_table
 from plfl.data.zones import to_utc
 from plfl.errors import BadInput
 from plfl.forecast.client_model import ClientModel
@@ -98,7 +98,7 @@ def _place_alone(series: Series, config: Config, interval: int) -> Placed:
     steps = np.diff(utc)
     own = int(steps.min()) if len(steps) else interval
     begins = utc - own if config.stamps == "end" else utc
-    factor, is_power = UNITS[config.unit]
+    factor, is_power = UNITS[config.unit or "kWh"]
     slots = (begins - begins[0]) // interval
     load = np.full(int(slots[-1]) + 1, np.nan, np.float32)
     value = series.values[known][0]

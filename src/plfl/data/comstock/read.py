@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plfl.config import Config
 from plfl.data.comstock.counties import standard_offset, zone_of_county
 from plfl.data.comstock.layout import (
     choose_set,
@@ -34,7 +33,8 @@ from plfl.data.readings import Readings, Series, Source
 from plfl.data.rules import fault
 from plfl.data.tables.cells import Rows, is_number, is_text, read_rows
 from plfl.data.tables.clock import read_stamps
-from plfl.data.tables.columns import Columns, open_table
+from plfl.data.tables.columns import Columns
+from plfl.data.tables.open import open_columns
 
 # Eastern Standard Time: UTC-5 (the sign is reversed in these names), never daylight saving.
 STAMP_ZONE = "Etc/GMT+5"
@@ -120,7 +120,7 @@ def list_sets(folder: Path) -> list[dict[str, Any]]:
                 "state": state,
                 "upgrade": upgrade,
                 "num_clients": len(files),
-                "num_rows": open_table(files[min(files)], Config()).num_rows,
+                "num_rows": open_columns(files[min(files)]).num_rows,
                 "interval": "15min",
             }
         )
@@ -149,7 +149,7 @@ def read_metadata(
 
 
 def _read_buildings(path: Path, wanted: Collection[int] | None) -> Iterator[Building]:
-    columns = open_table(path, Config())
+    columns = open_columns(path)
     id_name = _find_column(columns, _ID, "ids")
     areas = [_find_column(columns, spellings, "numbers") for spellings in _AREAS]
     county_of_folder = path.parent.name.removeprefix("county=")
@@ -259,8 +259,8 @@ class _Buildings:
 
 
 def _open(path: Path) -> Columns:
-    columns = open_table(path, Config())
-    if not columns.num_rows:
+    columns = open_columns(path)
+    if columns.num_rows == 0:
         raise columns.fault("PLF301", "it has no rows")
     return columns
 

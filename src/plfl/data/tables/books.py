@@ -187,7 +187,7 @@ def _check_formulas(content: Content, name: str, sheet: Sheet | None) -> None:
 
 def _read_sheet(content: Content, table: calamine.CalamineSheet) -> Part:
     spool = _ask(content, lambda: write_csv(_write_rows(table)))
-    return Part(table.name, f"{content.file}: sheet {table.name}", spool.open)
+    return Part(content.stem, f"{content.file}: sheet {table.name}", spool.open, is_sheet=True)
 
 
 def _write_rows(table: calamine.CalamineSheet) -> Iterator[list[str]]:

@@ -41,9 +41,13 @@ _DATES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"(19|20)\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", ("%Y%m%d",)),
 )
 _ANY_DATE = "|".join(f"({pattern})" for pattern, _ in _DATES)
-_STAMP = re.compile(rf"(?P<date>{_ANY_DATE})((?P<glue>[T ,:]+|)(?P<clock>{_CLOCK}|\d{{4}}|\d{{6}}))?(?P<zone>{_OFFSET})?")
+_STAMP = re.compile(
+    rf"(?P<date>{_ANY_DATE})((?P<glue>[T ,:]+|)(?P<clock>{_CLOCK}|\d{{4}}|\d{{6}}))?(?P<zone>{_OFFSET})?"
+)
 _CLOCK_ALONE = re.compile(_CLOCK)
-_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?)?(Z|[-+]\d{2}:?\d{2})?")
+_ISO = re.compile(
+    r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?)?(?P<zone>Z|[-+]\d{2}:?\d{2})?"
+)
 # Seconds since 1970 from 1990 to 2100.
 _EPOCHS = (6.3e8, 4.1e9)
 
@@ -98,8 +102,9 @@ def find_time_form(cells: Iterable[str]) -> TimeForm | None:
     texts = [text for cell in cells if (text := cell.strip()) not in MISSING]
     if not texts:
         return None
-    if all(map(_ISO.fullmatch, texts)):
-        return TimeForm((None,), bool(_ISO.fullmatch(texts[0])[2]))  # type: ignore[index]
+    plain = [_ISO.fullmatch(text) for text in texts]
+    if all(plain):
+        return TimeForm((None,), bool(plain[0] and plain[0]["zone"]))
     found = _STAMP.fullmatch(texts[0])
     if found is None:
         return _find_epoch(texts)

@@ -37,6 +37,7 @@ class Part:
     says: Mapping[str, Any] = field(default_factory=dict)  # settings that the format itself fixes
     findings: tuple[Finding, ...] = ()  # what was skipped
     format: str | None = None  # the name of a known format
+    is_sheet: bool = False  # whether it is one of several views of the same meters
 
 
 @dataclass(frozen=True)

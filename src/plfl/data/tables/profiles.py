@@ -137,7 +137,7 @@ def fill_in(config: Config, profile: Profile | None, names: Sequence[str]) -> Co
         for key, value in says.items()
         if getattr(config, key) == Config.model_fields[key].default
     }
-    for key in ("id_column", "time_column", "load_column"):
+    for key in ("id_column", "time_column", "load_column", "register_column"):
         if key in says:
             patterns = (says[key],) if isinstance(says[key], str) else says[key]
             found = tuple(name for pattern in patterns for name in match(pattern, names)[:1])

@@ -346,7 +346,11 @@ class _Finder:
         if self.config.layout not in ("auto", "days") or len(used) > 1:
             return {}
         slots = find_slots([name for name in self.names if name not in used])
-        if slots is None or self.head.kinds[used[0]] == "datetime" and not self._are_midnights(used[0]):
+        if (
+            slots is None
+            or (self.head.kinds[used[0]] == "datetime"
+            and not self._are_midnights(used[0]))
+        ):
             if self.config.layout == "days":
                 raise missing(self.columns, "00:00", "layout=days")
             return {}
@@ -366,7 +370,9 @@ class _Finder:
             return list(named)
         if self.config.layout == "wide":
             return []
-        free = [name for name in self.names if name not in (*used, *_as_tuple(self.config.load_column))]
+        free = [
+            name for name in self.names if name not in (*used, *_as_tuple(self.config.load_column))
+        ]
         free = [name for name in free if not words.is_remark(name) and name != ""]
         likely = [
             name
@@ -381,19 +387,18 @@ class _Finder:
         if likely:
             several = [name for name in likely if len(set(self.head.cells[name])) > 1]
             return [(several or likely)[0]]
-        return self._ask_for_id(free)
+        return [] if self.profile and self.profile.name != "nixtla" else self._ask_for_id(free)
 
     def _could_be_ids(self, name: str) -> bool:
         """Whether a column of numbers holds whole ones, as ids are."""
         cells = self.head.cells[name]
-        return self.head.kinds[name] == "text" or all(
-            cell.lstrip("-").isdigit() for cell in cells
-        )
+        return self.head.kinds[name] == "text" or all(cell.lstrip("-").isdigit() for cell in cells)
 
     def _ask_for_id(self, free: Sequence[str]) -> list[str]:
         """A text that changes and is explained by nothing could tell meters apart."""
         for name in free:
-            if self.head.kinds[name] != "text" or words.is_register(name) or self._is_unit(name):
+            is_known = words.is_register(name) or words.meaning_of(name).quantity
+            if self.head.kinds[name] != "text" or is_known or self._is_unit(name):
                 continue
             if len(self._distinct(name)) > 1 and not self._is_quantity(name):
                 raise missing(self.columns, name, "id_column", is_there=True)
@@ -428,6 +433,8 @@ class _Finder:
             other = [value for value, quantity in meanings.items() if quantity in NOT_LOAD]
             taken = [value for value in values if value not in other]
             is_mixed = bool(other) and bool(taken)
+            if self.profile and not config.register_column:
+                continue
             if config.register_column or (is_mixed and len(values) <= _MOST_REGISTERS):
                 return {"register_column": name, "registers": tuple(taken)}
         return {}
@@ -447,18 +454,24 @@ class _Finder:
         kinds = {name: words.meaning_of(name).quantity for name in numbers}
         loads = [name for name in numbers if kinds[name] == "consumption"]
         unnamed = [name for name in numbers if not kinds[name]]
-        chosen = loads or unnamed
-        is_alone = len({words.without_tariff(name) for name in chosen}) == 1 and len(loads) > 1
+        is_said = any(words.unit_of(name) for name in loads) or len(loads) >= len(unnamed)
+        chosen = loads if is_said else [*loads, *unnamed]
         if not chosen:
             raise missing(self.columns, "y", "load_column")
-        if len(chosen) == 1 or is_alone:
+        are_tariffs = len({words.without_tariff(name) for name in chosen}) == 1
+        if self._has_ids(used) or all(words.is_general(name) for name in chosen):
+            if len(chosen) == 1 or are_tariffs:
+                return self._long(tuple(chosen), numbers)
+        elif len(chosen) > 1 and are_tariffs and loads:
             return self._long(tuple(chosen), numbers)
         if self._has_ids(used):
             raise missing(self.columns, "y", "load_column")
         return self._wide(tuple(chosen), numbers)
 
     def _has_ids(self, used: Sequence[str]) -> bool:
-        return any(words.is_id(name) and self.head.kinds[name] in ("text", "number") for name in used)
+        return any(
+            words.is_id(name) and self.head.kinds[name] in ("text", "number") for name in used
+        )
 
     def _meters(self, numbers: Sequence[str]) -> list[str]:
         meters = [
@@ -499,7 +512,7 @@ class _Finder:
         for name in numbers:
             quantity = words.meaning_of(name).quantity
             is_weather = quantity == "weather"
-            if name in loads or self.head.kinds[name] == "empty" and not is_nixtla:
+            if name in loads or (self.head.kinds[name] == "empty" and not is_nixtla):
                 continue
             if is_weather or (is_nixtla and is_named) or (is_named and not quantity):
                 taken.append(name)

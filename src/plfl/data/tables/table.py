@@ -1,64 +1,64 @@
-"""Tables of meter readings: CSV or Parquet files, pandas, polars or Arrow frames, long or wide.
+"""Tables of meter readings: files of any kind, pandas, polars or Arrow frames.
 
-A long table has a row per meter and time (`unique_id, ds, y`, or other names by `id_column`,
-`time_column` and `load_column`); numeric columns beside these are covariates. A wide table has a
-time column, and a column per meter. Nothing is guessed that could shift a load: stamps without a
-zone, other stamps than ISO 8601 and numbers with a decimal comma are refused until the config says
-what they are.
+A table is long (a row per meter and time), wide (a column per meter) or has a row per day. Which
+column is what is found in `roles`, from names, cells and known formats; here the readings are taken
+out of them, with energy added up over the registers of a meter. Nothing is guessed that could shift
+a load: stamps without a zone are refused until the config says one.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from plfl.config import Config
-from plfl.data.panel import LARGEST
-from plfl.data.readings import Readings, Series
-from plfl.data.rules import Fault, Finding, Place, fault
-from plfl.data.tables.cells import Rows, has_numbers, is_number, is_text, read_rows
+from plfl.data.detectors import is_register
+from plfl.data.readings import Readings, Series, Understood
+from plfl.data.rules import Finding
+from plfl.data.tables.cells import Rows, read_rows
 from plfl.data.tables.clock import Clock, make_clock
-from plfl.data.tables.columns import Columns, open_table
-from plfl.data.zones import load_zone
-from plfl.errors import BadInput, require
+from plfl.data.tables.columns import Columns
+from plfl.data.tables.roles import Roles, find_roles
+from plfl.data.tables.statics import Statics, read_statics
+from plfl.data.tables.words import unit_of
+from plfl.errors import BadInput
 
 # Meters of a wide table that are read at a time.
 _WIDE_COLUMNS = 64
 _COUNT_ROWS = 1 << 20
-# How pandas names a column that was the index, if that had no name.
-_INDEX = "__index_level_"
-# The column of the table of static facts that holds no number.
-_TIMEZONE = "timezone"
+_FIRST_ROWS = 1 << 16
 
 
-class _Names(NamedTuple):
-    """Which column is what."""
-
-    time: str
-    id: str | None
-    load: str | None  # none for a wide table
-    others: tuple[str, ...]  # covariates of a long table, meters of a wide one
-
-
-def read_table(table: object, config: Config) -> Readings:
-    """The readings of a file (given by its path) or of a frame."""
-    columns = open_table(table, config)
-    findings = [columns.fault("PLF306", "it is skipped").finding] if columns.has_mark else []
+def read_columns(columns: Columns, config: Config) -> Readings:
+    """The readings of one table."""
+    findings = _note_file(columns)
     if columns.num_rows == 0:
         raise columns.fault("PLF301", "it has a header and no rows")
-    names = _find_names(columns, config, findings)
-    statics = _read_statics(config, findings)
-    clock = make_clock(columns, names.time, config, statics.zones, findings)
-    read = _read_wide if names.load is None else _read_long
+    roles = find_roles(columns, config)
+    findings += [columns.fault("PLF307", why, name).finding for name, why in roles.skipped.items()]
+    statics = read_statics(config, roles.ids, findings)
+    clock = make_clock(columns, roles, statics.zones, findings)
+    table = _Table(columns, roles, clock, statics)
+    read = _read_wide if roles.is_wide else _read_long
     return Readings(
-        series=_Lazy(read(_Table(columns, names, clock, statics, config))),
-        covariate_names=() if names.load is None else names.others,
+        series=_Lazy(read(table)),
+        covariate_names=roles.covariates,
         static_names=statics.names,
         findings=findings,
+        understood=(_understood(table),),
     )
+
+
+def _note_file(columns: Columns) -> list[Finding]:
+    found = [columns.fault("PLF306", "it is skipped").finding] if columns.has_mark else []
+    if columns.encoding == "cp1252":
+        what = "it is read as Windows-1252, since it is not UTF-8"
+        found.append(columns.fault("PLF314", what).finding)
+    return found
 
 
 @dataclass(frozen=True)
@@ -69,174 +69,21 @@ class _Lazy:
         return self.make()
 
 
-def _find_names(columns: Columns, config: Config, findings: list[Finding]) -> _Names:
-    """Long or wide, and which column is what."""
-    time = _find_time(columns, config)
-    has_load = config.load_column in columns.schema.names
-    if config.layout == "wide" or (config.layout == "auto" and not has_load):
-        return _Names(time, None, None, _find_meters(columns, time, config, findings))
-    if not has_load:
-        raise _missing(columns, config.load_column, "load_column")
-    identity = config.id_column if config.id_column in columns.schema.names else None
-    roles = (time, config.load_column, identity)
-    named = Counter(filter(None, (*roles, *(config.covariates or ()))))
-    twice = ", ".join(repr(name) for name, num in named.items() if num > 1)
-    require(
-        not twice,
-        f"column {twice} is named twice",
-        "id_column, time_column, load_column and covariates differ",
-    )
-    rest = [name for name in columns.schema.names if name not in roles]
-    has_text = any(is_text(columns.schema.field(name).type) for name in rest)
-    if identity is None and (has_text or not _is_default(config, "id_column")):
-        raise _missing(columns, config.id_column, "id_column")  # a text tells several meters apart
-    wanted = rest if config.covariates is None else config.covariates
-    unknown = [name for name in wanted if name not in rest]
-    if unknown:
-        raise _missing(columns, unknown[0], "covariates")
-    return _Names(time, identity, config.load_column, _usable(columns, wanted, findings))
-
-
-def _find_time(columns: Columns, config: Config) -> str:
-    if config.time_column in columns.schema.names:
-        return config.time_column
-    stamps = [
-        each.name
-        for each in columns.schema
-        if pa.types.is_timestamp(each.type) or pa.types.is_date(each.type)
-    ]
-    if len(stamps) == 1 and _is_default(config, "time_column"):
-        return str(stamps[0])
-    raise _missing(columns, config.time_column, "time_column")
-
-
-def _find_meters(
-    columns: Columns, time: str, config: Config, findings: list[Finding]
-) -> tuple[str, ...]:
-    """The meters of a wide table; one with an id or a text is a long table with names of its own,
-    most likely.
-    """
-    names = columns.schema.names
-    is_auto = config.layout == "auto"
-    if not (is_auto and config.id_column in names):
-        meters = _usable(columns, [name for name in names if name != time], findings)
-        has_text = len(meters) + 1 < sum(not _is_row_number(name) for name in names)
-        if meters and not (is_auto and has_text):
-            return meters
-    raise _missing(columns, config.load_column, "load_column")
-
-
-def _is_default(config: Config, name: str) -> bool:
-    return bool(getattr(config, name) == Config.model_fields[name].default)
-
-
-def _missing(columns: Columns, name: str, setting: str) -> Fault:
-    found = ", ".join(repr(column) for column in columns.schema.names[:12])
-    more = ", ..." if len(columns.schema.names) > 12 else ""
-    detail = f"there is no column {name!r} ({setting}); there are {found}{more}"
-    line = 1 if columns.has_header else None
-    return fault("PLF302", detail, file=columns.file, line=line, column=name)
-
-
-def _usable(columns: Columns, names: Sequence[str], findings: list[Finding]) -> tuple[str, ...]:
-    """The columns that can be numbers; others are noted. A text column with numbers in it is left
-    to be refused.
-    """
-    used = []
-    for name in names:
-        kind = columns.schema.field(name).type
-        if name.startswith(_INDEX):
-            continue  # the rows of a pandas frame: nobody wrote it, so nothing is said about it
-        if _is_row_number(name):
-            findings.append(columns.fault("PLF307", "it has no name of its own", name).finding)
-        elif is_number(kind) or kind == pa.null() or (is_text(kind) and has_numbers(columns, name)):
-            used.append(name)
-        else:
-            findings.append(columns.fault("PLF307", f"its type is {kind}", name).finding)
-    return tuple(used)
-
-
-def _is_row_number(name: str) -> bool:
-    """Whether that is how pandas names a column that was the number of the row."""
-    return name == "" or name.startswith((_INDEX, "Unnamed: "))
-
-
 @dataclass(frozen=True)
-class _Statics:
-    """Static facts by client."""
-
-    names: tuple[str, ...] = ()
-    facts: dict[str, np.ndarray] = field(default_factory=dict)
-    zones: dict[str, str] = field(default_factory=dict)
-    file: str | None = None
-
-    def of(self, client: str) -> np.ndarray:
-        """The facts of one client."""
-        if self.file is None:
-            return np.zeros(0, np.float32)
-        if client not in self.facts:
-            raise fault("PLF312", f"there is no row for client {client!r}", file=self.file)
-        return self.facts[client]
-
-
-def _read_statics(config: Config, findings: list[Finding]) -> _Statics:
-    if config.statics is None:
-        return _Statics()
-    columns = open_table(config.statics, config)
-    if config.id_column not in columns.schema.names:
-        raise _missing(columns, config.id_column, "id_column")
-    others = [name for name in columns.schema.names if name != config.id_column]
-    names = _usable(columns, [name for name in others if name != _TIMEZONE], findings)
-    statics = _Statics(names, file=columns.file)
-    zone = [_TIMEZONE] if _TIMEZONE in others else []
-    for rows in read_rows(columns, [config.id_column, *names, *zone]):
-        ids = rows.ids(config.id_column).to_pylist()
-        facts = [_read_fact(rows, name, config.decimal) for name in names]
-        for k, client in enumerate(ids):
-            if client in statics.facts:
-                raise columns.fault(
-                    "PLF312", f"client {client!r} has two rows", config.id_column, rows.first + k
-                )
-            statics.facts[client] = np.array([fact[k] for fact in facts], np.float32)
-        if zone:
-            _read_zones(rows, ids, statics.zones)
-    return statics
-
-
-def _read_fact(rows: Rows, name: str, decimal: str) -> np.ndarray:
-    values = rows.numbers(name, decimal)
-    is_wrong = np.abs(values) > LARGEST
-    rows.refuse("PLF312", name, is_wrong, "the value is infinite or absurdly large")
-    return values
-
-
-def _read_zones(rows: Rows, ids: Sequence[str], zones: dict[str, str]) -> None:
-    for client, zone in zip(ids, rows.texts(_TIMEZONE).to_pylist(), strict=True):
-        if zone is not None:
-            try:
-                load_zone(zone)
-            except BadInput as error:
-                raise Fault(
-                    Finding(
-                        "PLF312",
-                        1,
-                        Place(file=rows.columns.file, column=_TIMEZONE, client=client),
-                        str(error),
-                    )
-                ) from None
-            zones[client] = zone
-
-
-class _Table(NamedTuple):
+class _Table:
     """A table of which all is known but its readings."""
 
     columns: Columns
-    names: _Names
+    roles: Roles
     clock: Clock
-    statics: _Statics
-    config: Config
+    statics: Statics
 
-    def series(self, client: str, **own: Any) -> Series:
+    @property
+    def decimal(self) -> str:
+        """The decimal mark."""
+        return self.roles.config.decimal or "."
+
+    def series(self, client: str, unit: str, **own: Any) -> Series:
         """One client's rows, with what the table says about all of them."""
         zone, stamp_zone = self.clock.zones(client)
         return Series(
@@ -245,49 +92,245 @@ class _Table(NamedTuple):
             zone=zone,
             stamp_zone=stamp_zone,
             file=self.columns.file,
-            has_header=self.columns.has_header,
-            unit=self.config.unit,
-            is_end=self.config.stamps == "end",
-            is_cumulative=self.config.cumulative,
+            first_line=self.columns.first_line,
+            unit=unit,
+            is_end=self.clock.is_end,
+            is_cumulative=self.roles.config.cumulative,
             **own,
         )
 
 
+def _understood(table: _Table) -> Understood:
+    roles = table.roles
+    return Understood(
+        file=table.columns.file,
+        format=roles.profile.title if roles.profile else None,
+        num_columns=len(table.columns.schema.names),
+        num_before=max(0, (table.columns.first_line or 1) - 1 - table.columns.has_header),
+        time=roles.time,
+        time_words=roles.time_words,
+        zone=table.clock.zone,
+        stamp_zone="UTC" if roles.has_offset else table.clock.stamp_zone,
+        is_end=table.clock.is_end,
+        loads=roles.loads,
+        layout=roles.config.layout,
+        unit=", ".join(dict.fromkeys(roles.units)),
+        is_unit_said=roles.is_unit_said,
+        registers=roles.config.registers or (),
+        covariates=roles.covariates,
+        skipped=tuple(roles.skipped),
+    )
+
+
+# Long tables, and those with a row per day
+
+
 def _read_long(table: _Table) -> Callable[[], Iterator[Series]]:
-    columns, (time, identity, load, others), *_ = table
-    assert load is not None
-    num = columns.num_rows
-    stamps = np.empty(num, np.int64)
-    values = np.empty(num, np.float64)
-    covariates = np.empty((num, len(others)), np.float32)
-    codes = np.zeros(num, np.int32)
-    index: dict[str, int] = {}
-    for rows in read_rows(columns, [time, load, *others, *([identity] if identity else [])]):
-        here = slice(rows.first, rows.first + rows.batch.num_rows)
-        stamps[here] = table.clock.seconds(rows)
-        values[here] = rows.numbers(load, table.config.decimal)
-        for k, name in enumerate(others):
-            with np.errstate(over="ignore", invalid="ignore"):
-                covariates[here, k] = rows.numbers(name, table.config.decimal)
-        if identity:
-            codes[here] = _encode(rows.ids(identity), index)
-    clients = list(index) if identity else [columns.name]
-    order, bounds = _group(codes, len(clients))
+    rows = _Rows(table)
+    for batch in read_rows(table.columns, rows.names):
+        rows.add(batch)
+    return rows.finish()
 
-    def series() -> Iterator[Series]:
-        for k, client in enumerate(clients):
-            here = slice(bounds[k], bounds[k + 1])
-            chosen = here if order is None else order[here]
-            yield table.series(
-                client,
-                stamps=stamps[chosen],
-                values=values[chosen],
-                covariates=covariates[chosen],
-                column=load,
-                rows=np.arange(here.start, here.stop) if order is None else chosen,
+
+class _Rows:
+    """The rows of a long table as they come in."""
+
+    def __init__(self, table: _Table) -> None:
+        self.table = table
+        roles = table.roles
+        self.register = roles.config.register_column
+        self.names = list(
+            dict.fromkeys(
+                name
+                for name in (
+                    *roles.time,
+                    *roles.ids,
+                    *roles.loads,
+                    *roles.returned,
+                    *roles.covariates,
+                    self.register,
+                    roles.unit_column,
+                )
+                if name is not None
             )
+        )
+        num = (table.columns.num_rows or _FIRST_ROWS) * max(1, len(roles.slots))
+        self.stamps = np.empty(num, np.int64)
+        self.values = np.empty(num, np.float64)
+        self.covariates = np.empty((num, len(roles.covariates)), np.float32)
+        self.codes = np.zeros(num, np.int32)
+        self.rows = np.empty(num if self.register or roles.slots else 0, np.int64)
+        self.registers = np.zeros(num if self.register else 0, np.int16)
+        self.num = 0
+        self.clients: dict[str, int] = {}
+        self.known_registers: dict[str, int] = {}
+        self.unit: str | None = None
 
-    return series
+    def add(self, rows: Rows) -> None:
+        """Take some rows in."""
+        table = self.table
+        roles = table.roles
+        kept = self._kept(rows)
+        stamps = table.clock.seconds(rows)
+        values = self._values(rows)
+        codes = self._codes(rows)
+        at = np.arange(rows.first, rows.first + rows.batch.num_rows)
+        if roles.slots:
+            stamps = (stamps[:, None] + np.array(roles.slots)).ravel()
+            values = values.ravel()
+            codes = np.repeat(codes, len(roles.slots))
+            at = np.repeat(at, len(roles.slots))
+            kept = None if kept is None else np.repeat(kept, len(roles.slots))
+        if roles.unit_column:
+            self._check_unit(rows, kept)
+        chosen = slice(None) if kept is None else kept
+        here = self._room(len(stamps[chosen]))
+        self.stamps[here] = stamps[chosen]
+        self.values[here] = values[chosen]
+        self.codes[here] = codes[chosen]
+        for k, name in enumerate(roles.covariates):
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.covariates[here, k] = rows.numbers(name, table.decimal)[chosen]
+        if len(self.rows):
+            self.rows[here] = at[chosen]
+        if self.register:
+            ids = rows.texts(self.register).fill_null("")
+            self.registers[here] = _encode(ids, self.known_registers)[chosen]
+
+    def _room(self, num: int) -> slice:
+        """Room for more rows; arrays grow in place."""
+        here = slice(self.num, self.num + num)
+        self.num += num
+        if self.num > len(self.stamps):
+            self._resize(max(self.num, 2 * len(self.stamps)))
+        return here
+
+    def _resize(self, num: int) -> None:
+        self.stamps.resize(num, refcheck=False)
+        self.values.resize(num, refcheck=False)
+        self.codes.resize(num, refcheck=False)
+        self.covariates.resize((num, self.covariates.shape[1]), refcheck=False)
+        if len(self.rows):
+            self.rows.resize(num, refcheck=False)
+        if len(self.registers):
+            self.registers.resize(num, refcheck=False)
+
+    def _kept(self, rows: Rows) -> np.ndarray | None:
+        """The rows of registers that count; None for all."""
+        registers = self.table.roles.config.registers
+        if self.register is None or registers is None:
+            return None
+        texts = rows.texts(self.register).fill_null("").dictionary_encode()
+        values = texts.dictionary.to_pylist()
+        counts = [any(fnmatchcase(value.strip(), way) for way in registers) for value in values]
+        return np.array(counts, bool)[np.asarray(texts.indices)]
+
+    def _values(self, rows: Rows) -> np.ndarray:
+        """The readings: of one column, added up over several, or a row of them per day."""
+        table = self.table
+        roles = table.roles
+        columns = [rows.numbers(name, table.decimal) for name in roles.loads]
+        if len(columns) == 1 or roles.slots:
+            return columns[0] if not roles.slots else np.stack(columns, axis=1)
+        values = np.stack(columns)
+        is_missing = np.isnan(values)
+        # a register that is not read leaves the sum open; energy that is not there is none
+        are_registers = any(is_register(column[np.isfinite(column)][:500]) for column in columns)
+        is_open = is_missing.any(0) if are_registers else is_missing.all(0)
+        total = np.where(is_open, np.nan, np.where(is_missing, 0, values).sum(0))
+        for name in roles.returned:
+            total -= np.nan_to_num(rows.numbers(name, table.decimal))
+        return np.asarray(total)
+
+    def _codes(self, rows: Rows) -> np.ndarray:
+        """The client of each row."""
+        ids = self.table.roles.ids
+        if not ids:
+            return np.zeros(rows.batch.num_rows, np.int32)
+        columns = [rows.ids(name) for name in ids]
+        if len(columns) > 1:
+            columns = [pc.binary_join_element_wise(*columns, "-")]
+        return _encode(columns[0], self.clients)
+
+    def _check_unit(self, rows: Rows, kept: np.ndarray | None) -> None:
+        """Readings in several units are refused."""
+        name = self.table.roles.unit_column
+        assert name is not None
+        texts = rows.texts(name).fill_null("")
+        chosen = texts if kept is None else texts.filter(pa.array(kept[: len(texts)]))
+        for text in chosen.unique().to_pylist():
+            unit = unit_of(text) or text
+            self.unit = self.unit or unit
+            if text and unit != self.unit:
+                is_other = np.asarray(pc.equal(texts, text))
+                rows.refuse("PLF213", name, is_other, f"{{}} beside {self.unit}")
+
+    def finish(self) -> Callable[[], Iterator[Series]]:
+        """The series of each client, in the order in which they come."""
+        self._resize(self.num)
+        table = self.table
+        roles = table.roles
+        name = roles.config.meter or table.columns.name
+        clients = list(self.clients) if roles.ids else [name]
+        order, bounds = _group(self.codes, len(clients))
+        unit = roles.units[0]
+        column = roles.loads[0] if not roles.slots else None
+
+        def series() -> Iterator[Series]:
+            for k, client in enumerate(clients):
+                here = slice(bounds[k], bounds[k + 1])
+                chosen = here if order is None else order[here]
+                rows = np.arange(here.start, here.stop) if order is None else chosen
+                found = table.series(
+                    client,
+                    unit,
+                    stamps=self.stamps[chosen],
+                    values=self.values[chosen],
+                    covariates=self.covariates[chosen],
+                    column=column,
+                    rows=self.rows[rows] if len(self.rows) else rows,
+                )
+                if self.register and len(self.known_registers) > 1:
+                    found = _add_registers(found, self.registers[chosen])
+                yield found
+
+        return series
+
+
+def _add_registers(series: Series, registers: np.ndarray) -> Series:
+    """The readings of several registers at one time, added up; those of one register at one time
+    (an hour that comes twice) stay apart.
+    """
+    nth = _count_before(np.stack([series.stamps, registers.astype(np.int64)], axis=1))
+    keys = np.stack([series.stamps, nth], axis=1)
+    _, firsts, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    group = group.reshape(-1)
+    is_known = np.isfinite(series.values)
+    total = np.bincount(group, np.where(is_known, series.values, 0), len(firsts))
+    total[np.bincount(group, is_known, len(firsts)) == 0] = np.nan
+    order = np.argsort(firsts)
+    chosen = firsts[order]
+    assert series.rows is not None
+    return replace(
+        series,
+        stamps=series.stamps[chosen],
+        values=total[order],
+        covariates=series.covariates[chosen],
+        rows=series.rows[chosen],
+    )
+
+
+def _count_before(keys: np.ndarray) -> np.ndarray:
+    """How often each row of keys came before."""
+    _, group = np.unique(keys, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    order = np.argsort(group, kind="stable")
+    ranked = group[order]
+    begins = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1]))
+    counts = np.diff(np.append(begins, len(ranked)))
+    nth = np.empty(len(keys), np.int64)
+    nth[order] = np.arange(len(keys)) - np.repeat(begins, counts)
+    return nth
 
 
 def _encode(ids: pa.Array, index: dict[str, int]) -> np.ndarray:
@@ -316,22 +359,85 @@ def _group(codes: np.ndarray, num_clients: int) -> tuple[np.ndarray | None, np.n
     return np.argsort(codes, kind="stable"), bounds
 
 
+# Wide tables
+
+
 def _read_wide(table: _Table) -> Callable[[], Iterator[Series]]:
-    columns, names, clock, *_ = table
-    stamps = np.concatenate([clock.seconds(rows) for rows in read_rows(columns, [names.time])])
-    covariates = np.zeros((len(stamps), 0), np.float32)
+    roles = table.roles
+    stamps, covariates = _read_shared(table)
+    # text is parsed once, whatever is taken from it; Parquet keeps its columns apart
+    portion = len(roles.loads) if table.columns.first_line else _WIDE_COLUMNS
 
     def series() -> Iterator[Series]:
-        for begin in range(0, len(names.others), _WIDE_COLUMNS):
-            some = names.others[begin : begin + _WIDE_COLUMNS]
+        for begin in range(0, len(roles.loads), portion):
+            some = roles.loads[begin : begin + portion]
             values = np.empty((len(some), len(stamps)))
-            for rows in read_rows(columns, some):
+            for rows in read_rows(table.columns, some):
                 here = slice(rows.first, rows.first + rows.batch.num_rows)
                 for k, name in enumerate(some):
-                    values[k, here] = rows.numbers(name, table.config.decimal)
-            for client, own in zip(some, values, strict=True):
+                    values[k, here] = rows.numbers(name, table.decimal)
+            units = roles.units[begin : begin + portion]
+            for client, unit, own in zip(some, units, values, strict=True):
                 yield table.series(
-                    client, stamps=stamps, values=own, covariates=covariates, column=client
+                    client, unit, stamps=stamps, values=own, covariates=covariates, column=client
                 )
 
     return series
+
+
+def _read_shared(table: _Table) -> tuple[np.ndarray, np.ndarray]:
+    """The stamps and the covariates of all meters of a wide table."""
+    names = table.roles.covariates
+    stamps = []
+    covariates = []
+    for rows in read_rows(table.columns, [*table.roles.time, *names]):
+        stamps.append(table.clock.seconds(rows))
+        inputs = [rows.numbers(name, table.decimal) for name in names]
+        covariates.append(np.stack(inputs, axis=1) if inputs else np.zeros((len(stamps[-1]), 0)))
+    if not stamps:
+        raise table.columns.fault("PLF301", "it has a header and no rows")
+    return np.concatenate(stamps), np.concatenate(covariates).astype(np.float32)
+
+
+def combine(parts: Sequence[Readings]) -> Readings:
+    """The readings of several tables as one source; a meter may go on in the next."""
+    first = parts[0]
+    for other in parts[1:]:
+        for what in ("covariate_names", "static_names"):
+            if getattr(first, what) != getattr(other, what):
+                raise BadInput(
+                    f"tables of one source differ in {what.replace('_', ' ')}: "
+                    f"{list(getattr(first, what))} and {list(getattr(other, what))}",
+                    "name those that all have: ‹covariates=[...]›",
+                )
+    return replace(
+        first,
+        series=_Lazy(lambda: _join(parts)),
+        findings=[finding for part in parts for finding in part.findings],
+        understood=tuple(each for part in parts for each in part.understood),
+    )
+
+
+def _join(parts: Sequence[Readings]) -> Iterator[Series]:
+    """Series with one id become one, in the order of the tables."""
+    found: dict[str, list[Series]] = {}
+    for part in parts:
+        for series in part.series:
+            found.setdefault(series.id, []).append(series)
+    for pieces in found.values():
+        yield pieces[0] if len(pieces) == 1 else _append(pieces)
+
+
+def _append(pieces: Sequence[Series]) -> Series:
+    first = pieces[0]
+    for what in ("unit", "zone", "stamp_zone", "is_end", "is_cumulative"):
+        if len({getattr(piece, what) for piece in pieces}) > 1:
+            raise BadInput(
+                f"meter {first.id!r} is in several tables that differ in {what.replace('_', ' ')}",
+                "read them one by one, or make them alike",
+            )
+    joined: dict[str, Any] = {
+        name: np.concatenate([getattr(piece, name) for piece in pieces])
+        for name in ("stamps", "values", "covariates")
+    }
+    return replace(first, **joined, rows=None, file=None)

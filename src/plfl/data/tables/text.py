@@ -183,9 +183,7 @@ def _is_like(row: list[str], kinds: Sequence[str]) -> bool:
         return False
     strong = [(cell, kind) for cell, kind in zip(row, kinds, strict=True) if kind != "text"]
     found = [kind_of(cell) for cell, _ in strong]
-    is_right = [
-        here in (kind, "empty") for here, (_, kind) in zip(found, strong, strict=True)
-    ]
+    is_right = [here in (kind, "empty") for here, (_, kind) in zip(found, strong, strict=True)]
     return all(is_right) and any(here != "empty" for here in found)
 
 

@@ -63,14 +63,23 @@ _REMARK = re.compile(
     r"method|tariff|season|weekday|day ?of ?week|holiday|is ?dst|dst|zone|region|version|"
     r"acorn\w*|std ?or ?tou|revision|read ?type|units?|uom|einheit|currency|address|service)\b"
 )
-_REGISTER = re.compile(r"\b(register\w*|direction|flow\w*|channel\w*|obis|tariff|rate|commodity|"
-                       r"energy ?type|service|measure\w*|quantity|stream)\b")
+_REGISTER = re.compile(
+    r"\b(register\w*|direction|flow\w*|channel\w*|obis|tariff|rate|commodity|"
+    r"energy ?type|service|measure\w*|quantity|stream)\b"
+)
 _UTC = re.compile(r"\b(utc|gmt)\b")
 _TOKEN = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-./()\[\]{}:;,]+|\s+")
 _TARIFF = re.compile(
     r"\b(t?[12]|tariff ?[12]|low|high|normal|normaal|laag|day|night|dag|nacht|tag|nacht|ht|nt|hp|hc|"
     r"peak|off ?peak|shoulder|f[123]|p[1-6]|18[12]|1\.8\.[12]|dutch users|users|rate ?\d|i{1,3})\b"
 )
+
+
+_GENERAL = (
+    "total", "active", "global", "value", "values", "hh", "per", "half", "hour", "hourly", "interval",
+    "net", "a", "in", "of", "reading", "readings", "meter", "state", "volume", "column", "house",
+    "grid", "the", "my", "amount", "data", "sum", "real", "apparent", "from", "utility",
+)  # fmt: skip
 
 
 class Meaning(NamedTuple):
@@ -108,8 +117,29 @@ def unit_of(text: str) -> str | None:
         if unit := _UNIT.get(part.lower()):
             return unit
     words = plain(text)
-    return next((unit for word, unit in (("kilowatt hour", "kWh"), ("watt hour", "Wh"),
-                                         ("kilowatt", "kW"), ("watts", "W")) if word in words), None)
+    return next(
+        (
+            unit
+            for word, unit in (
+                ("kilowatt hour", "kWh"),
+                ("watt hour", "Wh"),
+                ("kilowatt", "kW"),
+                ("watts", "W"),
+            )
+            if word in words
+        ),
+        None,
+    )
+
+
+def is_general(name: str) -> bool:
+    """Whether a name speaks of consumption and of no meter in particular.
+
+    >>> is_general("Consumption (kWh)"), is_general("AEP_MW")
+    (True, False)
+    """
+    rest = _PATTERNS["consumption"].sub(" ", plain(name))
+    return not [word for word in rest.split() if word not in _GENERAL and not word.isdigit()]
 
 
 def is_start(name: str) -> bool:
