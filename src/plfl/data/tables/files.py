@@ -18,6 +18,7 @@ from typing import BinaryIO
 from plfl.data.rules import Fault, Finding, fault
 from plfl.data.tables.archives import COMPRESSED, list_members, open_archive, unpack
 from plfl.data.tables.books import is_book, read_old_book, read_zipped_book
+from plfl.data.tables.nem import read_nem
 from plfl.data.tables.parquet import read_parquet
 from plfl.data.tables.part import CHUNK, Content, Part, Spool
 
@@ -196,4 +197,5 @@ def _tell_apart(found: list[tuple[Content, Part]]) -> Iterator[Part]:
 
 _READERS: dict[str, Callable[[Content], list[Part]]] = {
     "parquet": lambda content: [read_parquet(content.seekable())],
+    "nem": lambda content: [read_nem(content)],
 }
