@@ -9,18 +9,18 @@ import datetime as dt
 import posixpath
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import python_calamine as calamine
-from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import ParseError, fromstring
 
 from plfl.data.rules import Finding
 from plfl.data.tables.archives import open_members
 from plfl.data.tables.columns import reason_of
+from plfl.data.tables.markup import Scan
+from plfl.data.tables.markup import read as read_markup
 from plfl.data.tables.part import CHUNK, Content, Part, write_csv
 from plfl.data.tables.sheets import Sheet, check_text, measure
 from plfl.errors import BadInput
@@ -35,7 +35,7 @@ _WHOLE = 1e15
 _LINES = re.compile(r"[\r\n\0\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _MOST_NAMED = 20
 _VISIBLE = calamine.SheetVisibleEnum.Visible
-_MOST_INDEX = 1 << 24
+_RELATIONS = "xl/_rels/workbook.xml.rels"
 _PASSWORD = "it is encrypted; open it and save it without a password"
 
 
@@ -77,46 +77,58 @@ def _holds(content: Content, mark: bytes) -> bool:
 
 def _measure_all(content: Content, archive: zipfile.ZipFile, is_ods: bool) -> dict[str, Sheet]:
     """What each document of a workbook holds, by the name of the sheet where it is one."""
-    measured: dict[str, Sheet] = {}
-    for info, member in open_members(content, archive):
-        if info.flag_bits & 1:
-            raise content.fault(_PASSWORD)
-        if info.filename in measured:
-            raise content.fault(f"{info.filename} is in it twice")
-        if info.filename.endswith(".xml"):
-            measured[info.filename] = measure(member, is_ods=is_ods)
+    documents = _list_documents(content, archive)
+    measured = {
+        name: measure(each, is_ods=is_ods)
+        for name, each in documents.items()
+        if name.endswith(".xml")
+    }
     longest = max((each.longest for each in measured.values()), default=0)
     check_text(content, longest * max((each.num_strings for each in measured.values()), default=0))
     if is_ods:
         return {"": measured["content.xml"]}
-    places = _find_sheets(content, archive)
-    return {name: measured[place] for name, place in places.items() if place in measured}
+    try:
+        return {name: measured[place.lower()] for name, place in _find_sheets(documents).items()}
+    except KeyError as error:
+        raise content.fault(f"{error.args[0]!r} is missing from it") from None
 
 
-def _find_sheets(content: Content, archive: zipfile.ZipFile) -> dict[str, str]:
+def _list_documents(content: Content, archive: zipfile.ZipFile) -> dict[str, Content]:
+    documents: dict[str, Content] = {}
+    for info, member in open_members(content, archive):
+        if info.flag_bits & 1:
+            raise content.fault(_PASSWORD)
+        name = info.filename.replace("\\", "/").lower()  # as the library looks for it
+        if name in documents:
+            raise content.fault(f"{name} is in it twice")
+        documents[name] = member
+    return documents
+
+
+def _find_sheets(documents: Mapping[str, Content]) -> dict[str, str]:
     """Which document is which sheet."""
     targets = {
-        each.get("Id"): posixpath.normpath(posixpath.join("/xl", each.get("Target", ""))).strip("/")
-        for each in _read_index(content, archive, "xl/_rels/workbook.xml.rels").iter()
-        if each.get("Target")
+        each.get("Id"): posixpath.normpath(posixpath.join("/xl", each["Target"])).strip("/")
+        for each in _find_tags(documents[_RELATIONS], "Relationship")
+        if "Target" in each
     }
     return {
-        each.get("name"): targets.get(_relation(each.attrib), "")
-        for each in _read_index(content, archive, "xl/workbook.xml").iter()
-        if each.tag.rpartition("}")[2] == "sheet"
+        each.get("name", ""): targets.get(_relation(each), "")
+        for each in _find_tags(documents["xl/workbook.xml"], "sheet")
     }
 
 
 def _relation(attributes: dict[str, str]) -> str | None:
-    return next((attributes[key] for key in attributes if key.endswith("}id")), None)
+    return next((attributes[key] for key in attributes if key.endswith(":id")), None)
 
 
-def _read_index(content: Content, archive: zipfile.ZipFile, name: str) -> Any:
-    try:
-        with archive.open(name) as stream:
-            return fromstring(stream.read(_MOST_INDEX))
-    except (ParseError, DefusedXmlException, KeyError, ValueError) as error:
-        raise content.fault(f"its {name} cannot be read ({reason_of(error)})") from None
+def _find_tags(document: Content, name: str) -> list[dict[str, str]]:
+    """The attributes of all elements of a name."""
+    found: list[dict[str, str]] = []
+    scan = Scan()
+    scan.starts = {name: found.append}
+    read_markup(document, scan)
+    return found
 
 
 def _read_sheets(content: Content, sheet: str | None, measured: dict[str, Sheet]) -> list[Part]:

@@ -18,6 +18,8 @@ from typing import BinaryIO
 from plfl.data.rules import Fault, Finding, fault
 from plfl.data.tables.archives import COMPRESSED, list_members, open_archive, unpack
 from plfl.data.tables.books import is_book, read_old_book, read_zipped_book
+from plfl.data.tables.espi import read_espi
+from plfl.data.tables.nem import read_nem
 from plfl.data.tables.parquet import read_parquet
 from plfl.data.tables.part import CHUNK, Content, Part, Spool
 
@@ -42,6 +44,8 @@ _UNREAD = {
     b"ARROW1": "it is an Arrow file; write its table as Parquet",
     b"FEA1": "it is a Feather file; write its table as Parquet",
 }
+_WEB_PAGE = (b"<!doctype html", b"<html")
+_PAGE_HEAD = 512
 _TAR = slice(257, 262)
 _PATTERNS = {
     "xml": re.compile(rb"\s*<[?!\w]"),
@@ -112,11 +116,11 @@ def _find_parts(content: Content, sheet: str | None, *, is_packed: bool) -> list
         return _find_parts(unpack(content, kind), sheet, is_packed=True)
     if kind == "zip":
         return _read_zip(content.seekable(), sheet, is_packed)
+    _refuse_unread(content, head)
     if kind == "book":
         return read_old_book(content.seekable(), sheet)
     if kind in _READERS:
         return _READERS[kind](content)
-    _refuse_unread(content, head)
     return [Part(content.stem, content.file, content.open)]
 
 
@@ -143,6 +147,8 @@ def _refuse_unread(content: Content, head: bytes) -> None:
     known = next((advice for magic, advice in _UNREAD.items() if head.startswith(magic)), None)
     if known is None and head[_TAR] == b"ustar":
         known = "it is a tar archive; unpack it and give the files"
+    if any(mark in head[:_PAGE_HEAD].lower() for mark in _WEB_PAGE):
+        known = "it is a web page (did the download need a login?); get the table itself"
     if known is not None:
         raise content.fault(known)
 
@@ -196,4 +202,6 @@ def _tell_apart(found: list[tuple[Content, Part]]) -> Iterator[Part]:
 
 _READERS: dict[str, Callable[[Content], list[Part]]] = {
     "parquet": lambda content: [read_parquet(content.seekable())],
+    "nem": lambda content: [read_nem(content)],
+    "xml": lambda content: [read_espi(content)],
 }

@@ -7,12 +7,10 @@ without the value that a spreadsheet program would have stored beside them.
 """
 
 import re
-from collections.abc import Callable
-from typing import BinaryIO
-from xml.parsers import expat
 
-from plfl.data.tables.columns import reason_of
-from plfl.data.tables.part import CHUNK, Content
+from plfl.data.tables.markup import Refused, Scan
+from plfl.data.tables.markup import read as read_markup
+from plfl.data.tables.part import Content
 
 _MOST_CELLS = 20_000_000
 _MOST_CHARACTERS = 1 << 30
@@ -39,8 +37,7 @@ class Sheet:
 def measure(member: Content, *, is_ods: bool) -> Sheet:
     """What a document of a workbook holds."""
     scan = _OdsScan() if is_ods else _XlsxScan()
-    with member.open() as stream:
-        _parse(member, scan, stream)
+    read_markup(member, scan)
     sheet = scan.sheet
     if sheet.num_rows * sheet.num_columns > _MOST_CELLS:
         raise member.fault(
@@ -59,62 +56,12 @@ def check_text(content: Content, num_characters: int) -> None:
         )
 
 
-def _parse(member: Content, scan: "_Scan", stream: BinaryIO) -> None:
-    parser = expat.ParserCreate()
-    parser.buffer_text = True
-    scan.attach(parser)
-    try:
-        while chunk := stream.read(CHUNK):
-            parser.Parse(chunk, False)
-        parser.Parse(b"", True)
-    except (expat.ExpatError, _Refused, UnicodeError, LookupError) as error:
-        raise member.fault(f"it is cut off or damaged ({reason_of(error)})") from None
-
-
-class _Refused(Exception):
-    pass
-
-
-class _Scan:
-    """Handlers of elements by their names without prefixes."""
-
-    def __init__(self) -> None:
-        self.sheet = Sheet()
-        self.starts: dict[str, Callable[[dict[str, str]], None]] = {}
-        self.ends: dict[str, Callable[[], None]] = {}
-
-    def attach(self, parser: expat.XMLParserType) -> None:
-        """Listen to a parser."""
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = None
-        parser.StartDoctypeDeclHandler = _refuse_doctype
-        self.parser = parser
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        act = self.starts.get(name.rpartition(":")[2])
-        if act is not None:
-            act(attributes)
-
-    def _end(self, name: str) -> None:
-        act = self.ends.get(name.rpartition(":")[2])
-        if act is not None:
-            act()
-
-    def listen(self, hear: Callable[[str], None] | None) -> None:
-        """Hand over text, or no more of it."""
-        self.parser.CharacterDataHandler = hear
-
-
-def _refuse_doctype(*_: object) -> None:
-    raise _Refused("it declares a document type, which no workbook does")
-
-
-class _XlsxScan(_Scan):
+class _XlsxScan(Scan):
     """Sheets and shared texts of an .xlsx workbook."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.sheet = Sheet()
         self.starts = {
             "row": self._row,
             "c": self._cell,
@@ -182,7 +129,7 @@ def _place(reference: str) -> tuple[int, int]:
     """Row and column of a reference such as AB12."""
     found = _REFERENCE.fullmatch(reference)
     if found is None:
-        raise _Refused(f"a cell is called {reference[:20]!r}")
+        raise Refused(f"a cell is called {reference[:20]!r}")
     column = 0
     for letter in found[1].upper():
         column = 26 * column + ord(letter) - ord("A") + 1
@@ -191,15 +138,16 @@ def _place(reference: str) -> tuple[int, int]:
 
 def _number(text: str) -> int:
     if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text):
-        raise _Refused(f"{text[:20]!r} is said to be a number of rows or columns")
+        raise Refused(f"{text[:20]!r} is said to be a number of rows or columns")
     return int(text)
 
 
-class _OdsScan(_Scan):
+class _OdsScan(Scan):
     """The sheets of an .ods workbook, in which rows and cells may be said to repeat."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.sheet = Sheet()
         self.starts = {
             "table": self._table,
             "table-row": self._row,
