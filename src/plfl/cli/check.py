@@ -86,7 +86,7 @@ def print_diagnosis(diagnosis: "Diagnosis") -> None:
     say(make_table(heads, map(_group_row, groups)))
     for first in (group.first for group in groups):
         where = f" first at {first.place}" if str(first.place) else ""
-        fix = Text(f"       {in_shell(first.rule.fix)}", "dim")
+        fix = Text(f"       {in_shell(first.fix)}", "dim")
         say(f"{first.code}{where}: {first.detail}", fix, soft_wrap=True)
     if refused := diagnosis.refused:
         named = ", ".join([*refused[:MAX_ROWS], *(["..."] if len(refused) > MAX_ROWS else [])])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from plfl.config import Config
+from plfl.data.clock_trial import advise_clock, stamps_to_utc
 from plfl.data.detectors import find_runs, is_register
 from plfl.data.grid import MANY_INTERVALS, asked_interval, put_on_one_grid
 from plfl.data.judge import judge
@@ -21,7 +22,6 @@ from plfl.data.panel import LARGEST, Panel
 from plfl.data.readings import Readings, Series
 from plfl.data.rules import Finding
 from plfl.data.scratch import Scratch
-from plfl.data.zones import to_utc
 from plfl.errors import BadInput
 
 # Factor to kWh or kW, and whether it is power.
@@ -34,6 +34,13 @@ UNITS: dict[str, tuple[float, bool]] = {
     "kW": (1.0, True),
     "MW": (1e3, True),
     "GW": (1e6, True),
+}
+# Rules that stamps break when they are read by the wrong clock, and the way out when the data tell
+# which is right.
+_OF_CLOCKS = {
+    "PLF104": "{0}; else {1}",
+    "PLF110": "{0}",
+    "PLF115": "nothing has to be done if an hour is missing; else {0}",
 }
 _SECONDS = np.arange(1, DAY + 1)
 # Intervals to which steps with jitter are rounded: they divide a day, and are whole minutes or less
@@ -94,13 +101,30 @@ class _Client:
 
     def grid(self) -> Gridded | None:
         """The client's clean load, or None if it is refused."""
+        found = None
         try:
             found = self._grid()
+            judge(found, self.notes, self.config)
         except _Refused:
-            return None
-        judge(found, self.notes, self.config)
+            pass
+        self._advise()
         is_refused = any(finding.rule.level == "refused" for finding in self.notes.findings)
         return None if is_refused else found
+
+    def _advise(self) -> None:
+        """Faults that a clock may have caused are answered with the clock that leaves none."""
+        if not any(finding.code in _OF_CLOCKS for finding in self.notes.findings):
+            return
+        series = self.series
+        known = series.stamps[np.isfinite(series.values)]
+        advice = series.stamp_zone and advise_clock(known, series.zone, is_end=series.is_end)
+        if advice:
+            self.notes.findings = [
+                replace(finding, advice=_OF_CLOCKS[finding.code].format(advice, finding.rule.fix))
+                if finding.code in _OF_CLOCKS
+                else finding
+                for finding in self.notes.findings
+            ]
 
     def _grid(self) -> Gridded:
         utc, values = self._merge(*self._in_order(self._utc(), self._finite_values()))
@@ -124,16 +148,7 @@ class _Client:
         stamps = self.series.stamps
         if zone is None:
             return stamps
-        utc, is_missing = to_utc(zone, stamps)
-        if self.series.is_end:
-            # An interval that ends when clocks change is labelled 02:00 by the clock before and
-            # 03:00 by the clock after: both are meant well. So each stamp is also read a second
-            # earlier, inside its interval, and that reading is taken if it tells more stamps apart.
-            labels, is_gone = to_utc(zone, stamps - 1)
-            is_missing &= is_gone
-            labels = np.where(is_gone, utc, labels + 1)
-            if (labels != utc).any() and len(np.unique(labels)) > len(np.unique(utc)):
-                utc = labels
+        utc, is_missing = stamps_to_utc(zone, stamps, is_end=self.series.is_end)
         self.notes.readings("PLF110", is_missing, "stamp", f" in the hour that {zone} skips")
         return utc
 

@@ -17,7 +17,7 @@ from plfl.data.detectors import (
     num_stuck,
 )
 from plfl.data.notes import Gridded, Notes, say_count, say_length
-from plfl.data.zones import find_falls
+from plfl.data.zones import find_shifts
 
 
 def judge(found: Gridded, notes: Notes, config: Config) -> None:
@@ -76,9 +76,9 @@ def _find_missing_hours(found: Gridded, notes: Notes) -> None:
         return
     is_known = np.isfinite(found.load)
     at = []
-    for fall, by in find_falls(notes.series.stamp_zone, found.start, found.end):
-        index = (fall - found.start) // found.interval
-        num = by // found.interval
+    for change, by, _ in find_shifts(notes.series.stamp_zone, found.start, found.end):
+        index = (change - found.start) // found.interval
+        num = max(0, -by // found.interval)  # none where clocks go forward
         # the first of the two hours, the second, and the reading after: the second is not there
         expected = np.repeat([True, False, True], [num, num, 1])
         around = is_known[max(0, index - num) : index + num + 1]

@@ -108,9 +108,10 @@ _ALL = (
         "local times that do not exist",
         "refused",
         "Stamps lie in the hour that is skipped when clocks go forward. So they are not in "
-        "this zone's local time; most likely they are in standard time all year.",
-        "say the stamps' own zone: ‹stamp_timezone=Etc/GMT+6› (UTC-6; the sign is "
-        "reversed), beside timezone=...",
+        "this zone's local time as it is read: most likely they are in standard time all year or "
+        "in UTC, or mark the end of each interval.",
+        "say the stamps' own zone: ‹stamp_timezone=UTC› (or Etc/GMT+6 for UTC-6 all year; the "
+        "sign is reversed), beside timezone=..., or ‹stamps=end›",
     ),
     Rule(
         "PLF111",
@@ -148,9 +149,9 @@ _ALL = (
         "repeated hour there once",
         "noted",
         "When clocks go back, an hour of local time comes twice; here it is there once. "
-        "Either an hour of readings is missing, or the stamps are in standard time all year "
-        "and those of the summer are an hour off.",
-        "if it is standard time: ‹stamp_timezone=Etc/GMT+6› (UTC-6; the sign is "
+        "Either an hour of readings is missing, or the stamps are in standard time all year or in "
+        "UTC, and those of the summer are an hour off.",
+        "if they are: ‹stamp_timezone=UTC› (or Etc/GMT+6 for UTC-6 all year; the sign is "
         "reversed), beside timezone=...",
     ),
     Rule(
@@ -410,6 +411,12 @@ class Finding:
     count: int
     place: Place
     detail: str  # one clause about this case, such as: 3 readings from -4.2 kWh on
+    advice: str = ""  # the way out of this case, where the data tell; else the rule's
+
+    @property
+    def fix(self) -> str:
+        """The way out, with settings still marked (see `plfl.errors`)."""
+        return self.advice or self.rule.fix
 
     @property
     def rule(self) -> Rule:
@@ -430,7 +437,7 @@ class Finding:
     @property
     def in_words(self) -> str:
         """What is wrong and the way out, with settings still marked (see `plfl.errors`)."""
-        return f"{self.what}; {self.rule.fix}"
+        return f"{self.what}; {self.fix}"
 
     @property
     def reason(self) -> str:
@@ -449,7 +456,7 @@ class Finding:
             "count": self.count,
             "place": {key: value for key, value in asdict(self.place).items() if value is not None},
             "detail": self.detail,
-            "fix": in_shell(self.rule.fix),
+            "fix": in_shell(self.fix),
         }
 
 
@@ -457,7 +464,7 @@ class Fault(BadInput):
     """A finding that nothing can be read before it is fixed."""
 
     def __init__(self, finding: Finding) -> None:
-        super().__init__(finding.what, finding.rule.fix)
+        super().__init__(finding.what, finding.fix)
         self.finding = finding
 
 

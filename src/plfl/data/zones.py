@@ -94,11 +94,13 @@ def to_utc(zone: str, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return utc, first > second
 
 
-def find_falls(zone: str, begin: int, end: int) -> list[tuple[int, int]]:
-    """When clocks fall back between two times (UTC seconds), and by how many seconds."""
+def find_shifts(zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
+    """When clocks change between two times (UTC seconds), by how many seconds (below 0 where they
+    go back), and local time minus UTC before.
+    """
     table = _offsets(zone, begin, end)
-    falls = zip(table.begins[1:], table.seconds[:-1] - table.seconds[1:], strict=True)
-    return [(int(at), int(by)) for at, by in falls if by > 0 and begin < at < end]
+    shifts = zip(table.begins[1:], np.diff(table.seconds), table.seconds[:-1], strict=True)
+    return [(int(at), int(by), int(before)) for at, by, before in shifts if begin < at < end]
 
 
 def _is_after_fall(stamps: np.ndarray, period: np.ndarray) -> np.ndarray:
