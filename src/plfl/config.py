@@ -475,6 +475,8 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
+        if key != key.strip():  # key = value; else spaces belong to the value
+            text = text.strip()
         key = key.strip()
         if not equals:
             raise BadInput(

@@ -95,8 +95,8 @@ BAD_INPUT = {
     ),
     "no clients": (["--data", "generated:0"], "generated:0 has no clients; ask for at least 1"),
     "unknown data": (
-        ["--data", "meters.xlsx"],
-        "unknown data source 'meters.xlsx'; a source is the path of a CSV",
+        ["--data", "meters.docx"],
+        "unknown data source 'meters.docx'; a source is the path of a CSV",
     ),
     "data option": (
         ["--data", "generated:2?day=9"],

@@ -136,7 +136,7 @@ def test_check_does_not_import_jax(tmp_path):
 BAD_INPUT = {
     "nothing to check": (["check"], "nothing to check; write plfl check meters.csv"),
     "unknown rule": (["check", "--explain", "PLF999"], "there is no rule 'PLF999'"),
-    "unknown source": (["check", "meters.xlsx"], "unknown data source 'meters.xlsx'"),
+    "unknown source": (["check", "meters.docx"], "unknown data source 'meters.docx'"),
     "unknown state": (
         ["check", "bundled:TX"],
         "there is no bundled:TX; there are bundled:CA, bundled:IL",

@@ -272,6 +272,14 @@ _ALL = (
         "write a file per unit, or bring all readings to one",
     ),
     Rule(
+        "PLF214",
+        "unit of power not said",
+        "error",
+        "The readings are power, and neither the header nor a column beside it says its unit: W and "
+        "kW differ by a factor of a thousand, and power is no energy.",
+        "say it: ‹unit=kW› (or W, MW; kWh if it is energy after all)",
+    ),
+    Rule(
         "PLF301",
         "empty",
         "error",

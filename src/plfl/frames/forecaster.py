@@ -155,9 +155,8 @@ class Forecaster:
         """Train on a frame; what was fitted before is forgotten.
 
         Arguments:
-          df: columns unique_id, ds and y; other numeric columns are covariates. The times may be the
-          index, and one series needs no unique_id. static_df: a row
-          per unique_id; a column timezone says where each meter is. folder: a new folder to keep
+          df: columns unique_id, ds and y; other numeric columns are covariates. Times may be the
+          index, and one series needs no unique_id. static_df: a row per unique_id; a column timezone says where each meter is. folder: a new folder to keep
           everything in; a temporary one when left out. strict: refuse to start if any series cannot
           take part, instead of leaving it out (`left_out`). observer: called after every round.
         """

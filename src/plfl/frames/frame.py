@@ -31,7 +31,7 @@ class Names(NamedTuple):
 
 
 def names_of(config: Config) -> Names:
-    """What the columns of a frame are called; as Nixtla's libraries call them if nothing is said."""
+    """What the columns of a frame are called: as in Nixtla's libraries, if nothing is said."""
     said = (config.id_column, config.time_column, config.load_column)
     for name in said:
         if isinstance(name, tuple):

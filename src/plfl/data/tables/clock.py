@@ -6,6 +6,7 @@ fractions of a second, CEST) once more after they are written in a plainer way.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -93,6 +94,9 @@ def _parse(
     try:
         return texts.cast(kind)
     except pa.ArrowException:
+        with suppress(pa.ArrowException):
+            plain, late = _plainer(texts)
+            return pc.add(plain.cast(kind), late)
         why = (
             "{} is no time with an offset, or without one as the first stamps have it, in ISO 8601"
         )
@@ -104,9 +108,8 @@ def _parse_as(rows: Rows, name: str, texts: pa.Array, time_format: str) -> pa.Ar
     try:
         parsed = pc.strptime(texts, format=time_format, unit="s", error_is_null=True)
         if parsed.null_count:
-            plain, is_late = _plainer(texts)
+            plain, late = _plainer(texts)
             parsed = pc.strptime(plain, format=time_format, unit="s", error_is_null=True)
-            late = pc.multiply(is_late.cast(pa.int64()), _DAY).cast(pa.duration("s"))
             parsed = pc.add(parsed, late)
     except pa.ArrowException as error:
         raise BadInput(
@@ -119,13 +122,14 @@ def _parse_as(rows: Rows, name: str, texts: pa.Array, time_format: str) -> pa.Ar
 
 
 def _plainer(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Stamps as strptime reads them, and which of them said 24:00, so that a day is to be added."""
+    """Stamps as strptime reads them, and what is to be added: a day to those that say 24:00."""
     plain = pc.replace_substring_regex(texts, r"([:.]\d{2}[:.]\d{2})[.,]\d+", r"\1")
     plain = pc.replace_substring_regex(plain, r"([AaPp])\.\s?([Mm])\.?", r"\1\2")
     for letters, hours in _LETTERS.items():
         plain = pc.replace_substring_regex(plain, rf"\s*\b{letters}$", f"{hours:+03d}00")
     is_late = pc.match_substring_regex(plain, r"(^|[T ])24[:.h]?00")
-    return pc.replace_substring_regex(plain, r"(^|[T ])24([:.h]?00)", r"\g<1>00\2"), is_late
+    late = pc.multiply(is_late.cast(pa.int64()), _DAY).cast(pa.duration("s"))
+    return pc.replace_substring_regex(plain, r"(^|[T ])24([:.h]?00)", r"\100\2"), late
 
 
 def _is_no_date(texts: pa.Array, parsed: pa.Array, time_format: str) -> np.ndarray:
@@ -231,7 +235,13 @@ def make_clock(
     zone = config.timezone or own or config.stamp_timezone
     if zone is None and not own_zones:
         if not roles.has_offset:
-            raise columns.fault("PLF101", f"{_first(columns, name)!r} could be anywhere", name, 0)
+            raise columns.fault(
+                "PLF101",
+                f"{_first(columns, name)!r} could be anywhere",
+                name,
+                0,
+                columns.num_rows or 1,
+            )
         findings.append(columns.fault("PLF111", "the calendar is that of UTC", name).finding)
     is_end = config.stamps == "end"
     return Clock(roles, zone, own_zones, is_end, config.stamp_timezone)

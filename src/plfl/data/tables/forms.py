@@ -5,6 +5,7 @@ so (01/02/2024 throughout), nothing is guessed: the form is ambiguous, and its r
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,9 +20,10 @@ Kind = Literal["empty", "number", "date", "datetime", "time", "text"]
 EPOCH_UNITS = {"unix": 1, "unix_ms": 1000, "unix_us": 10**6, "unix_ns": 10**9}
 
 _DIGITS = r"(\d+|\d{1,3}([.,' \u00a0\u202f]\d{3})+)"
-_NUMBER = re.compile(rf"[-+]?({_DIGITS}([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
+_NUMBER = re.compile(rf"[-+]?({_DIGITS}([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?", re.ASCII)
 _CLOCK = r"\d{1,2}[:.h]\d{2}([:.]\d{2}([.,]\d+)?)?(\s*[AaPp]\.?\s?[Mm]\.?)?"
 _OFFSET = r"\s*(Z|UTC|GMT|[A-Z]{3,4}|[-+]\d{2}:?\d{2}|[-+]\d{2})"
+_MONTH = "(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
 # Each way to write a date, and in strptime's words; two where day and month could be either.
 _DATES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"\d{4}-\d{1,2}-\d{1,2}", ("%Y-%m-%d",)),
@@ -33,16 +35,17 @@ _DATES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"\d{1,2}-\d{1,2}-\d{2}", ("%d-%m-%y", "%m-%d-%y")),
     (r"\d{1,2}\.\d{1,2}\.\d{4}", ("%d.%m.%Y",)),
     (r"\d{1,2}\.\d{1,2}\.\d{2}", ("%d.%m.%y",)),
-    (r"\d{1,2}-[A-Za-z]{3}-\d{4}", ("%d-%b-%Y",)),
-    (r"\d{1,2}-[A-Za-z]{3}-\d{2}", ("%d-%b-%y",)),
-    (r"\d{1,2}[A-Za-z]{3}\d{4}", ("%d%b%Y",)),
-    (r"\d{1,2} [A-Za-z]{3,9} \d{4}", ("%d %b %Y",)),
-    (r"[A-Za-z]{3,9} \d{1,2}, \d{4}", ("%b %d, %Y",)),
+    (rf"\d{{1,2}}-{_MONTH}-\d{{4}}", ("%d-%b-%Y",)),
+    (rf"\d{{1,2}}-{_MONTH}-\d{{2}}", ("%d-%b-%y",)),
+    (rf"\d{{1,2}}{_MONTH}\d{{4}}", ("%d%b%Y",)),
+    (rf"\d{{1,2}} {_MONTH}[a-z]* \d{{4}}", ("%d %b %Y",)),
+    (rf"{_MONTH}[a-z]* \d{{1,2}}, \d{{4}}", ("%b %d, %Y",)),
     (r"(19|20)\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", ("%Y%m%d",)),
 )
 _ANY_DATE = "|".join(f"({pattern})" for pattern, _ in _DATES)
 _STAMP = re.compile(
-    rf"(?P<date>{_ANY_DATE})((?P<glue>[T ,:]+|)(?P<clock>{_CLOCK}|\d{{4}}|\d{{6}}))?(?P<zone>{_OFFSET})?"
+    rf"(?P<date>{_ANY_DATE})((?P<glue>[T ,:]+|)(?P<clock>{_CLOCK}|\d{{4}}|\d{{6}}))?"
+    rf"(?P<zone>{_OFFSET})?"
 )
 _CLOCK_ALONE = re.compile(_CLOCK)
 _ISO = re.compile(
@@ -173,14 +176,16 @@ def find_decimal(cells: Iterable[str]) -> str | None:
     >>> find_decimal(["0,5"]), find_decimal(["1.234,5"]), find_decimal(["1,234"]), find_decimal([])
     (',', ',', None, '.')
     """
-    votes = {_decimal_of(cell.strip()) for cell in cells if cell.strip() not in MISSING}
-    if "," in votes:
-        return ","
-    return None if "," not in votes and "." not in votes and "either" in votes else "."
+    votes = Counter(_decimal_of(cell.strip()) for cell in cells)
+    if votes[","] != votes["."]:
+        return "," if votes[","] > votes["."] else "."
+    return None if votes["either"] and not votes["."] else "."
 
 
 def _decimal_of(text: str) -> str:
     """What one number says: the mark, `either` for 1,234, or nothing."""
+    if not _NUMBER.fullmatch(text):
+        return ""
     marks = re.findall("[.,]", text)
     if not marks:
         return ""

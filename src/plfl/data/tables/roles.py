@@ -34,7 +34,7 @@ from plfl.errors import require
 # Cells that are looked at, of each column and in all.
 _MOST_CELLS = 400
 _MOST_IN_ALL = 60_000
-_MAINLY = 0.7
+_MAINLY = 0.5
 # How pandas names a column that was the index, if that had no name.
 _INDEX = "__index_level_"
 # Different values of a column that tells registers apart.
@@ -60,6 +60,7 @@ class Roles:
     first_period: int = 1
     is_elapsed: bool = False  # whether periods are counted through changes of the clock
     slots: tuple[int, ...] = ()  # seconds after midnight of the loads of a table of days
+    is_side_said: bool = False  # whether it is said that stamps are starts, or ends
     time_words: str = ""
     is_unit_said: bool = True
 
@@ -104,12 +105,11 @@ class Head:
     @cached_property
     def forms(self) -> dict[str, TimeForm]:
         """The forms of columns that could be times of their own."""
-        found = {
+        return {
             name: form
             for name in self.named("datetime", "date", "number")
             if (form := self._form(name)) is not None
         }
-        return found
 
     def _form(self, name: str) -> TimeForm | None:
         kind = self.columns.schema.field(name).type
@@ -138,7 +138,7 @@ def _kind_of(kind: pa.DataType, cells: Sequence[str]) -> str:
     known = [each for each in found if each != "empty"]
     if not known:
         return "empty"
-    most = max(set(known), key=known.count)
+    most = max(sorted(set(known)), key=known.count)  # in doubt, numbers before texts
     return most if known.count(most) >= _MAINLY * len(known) else "text"
 
 
@@ -155,9 +155,18 @@ class _Finder:
         self.head = Head.of(columns)
         self.names = columns.schema.names
         self.profile = find_profile(self.names, config)
-        self.asked = config
-        self.config = fill_in(config, self.profile, self.names)
+        self.asked = self._as_there(config)
+        self.config = fill_in(self.asked, self.profile, self.names)
         self.skipped: dict[str, str] = {}
+
+    def _as_there(self, config: Config) -> Config:
+        """The config with columns as they stand in the header, whose spaces are single."""
+        update = {}
+        for setting in ("id_column", "time_column", "load_column", "register_column"):
+            names = _as_tuple(getattr(config, setting))
+            plain = [name if name in self.names else " ".join(name.split()) for name in names]
+            update[setting] = _as_names(plain)
+        return config.model_copy(update=update)
 
     def find(self) -> Roles:
         """Go through the columns."""
@@ -182,8 +191,10 @@ class _Finder:
             "id_column": _as_names(ids),
             "time_column": _as_names(time["time"]),
         }
+        config = self.config.model_copy(update=update)
         return Roles(
-            config=self.config.model_copy(update=update),
+            config=config,
+            is_side_said=config.stamps is not None,
             ids=tuple(ids),
             units=units,
             is_unit_said=is_said,
@@ -220,7 +231,7 @@ class _Finder:
             return self._join_time(chosen)
         name = chosen[0]
         form = self._settle(name, self.head.forms.get(name))
-        said = self.config.time_format
+        said = self.config.time_format or None
         has_offset = form.has_offset if said is None else said in EPOCH_UNITS or "%z" in said
         words_of = form.in_words if said is None else said
         return {
@@ -234,7 +245,7 @@ class _Finder:
         stamps = [name for name in self.head.forms if self._is_stamp(name)]
         if "ds" in self.names:
             return ("ds",)
-        clocks = [name for name in self.head.named("time")]
+        clocks = self.head.named("time")
         dates = [name for name in stamps if self.head.kinds[name] != "datetime"]
         moments = [name for name in stamps if name not in dates]
         epochs = [name for name in dates if self.head.forms[name].formats[0] in EPOCH_UNITS]
@@ -303,7 +314,7 @@ class _Finder:
 
     def _settle(self, name: str, form: TimeForm | None) -> TimeForm:
         """The form of a time column; where the first cells leave two, all of them vote."""
-        if self.config.time_format is not None:
+        if self.config.time_format:
             return form or TimeForm((self.config.time_format,))
         if form is None:
             sample = next(iter(self.head.cells[name]), "")
@@ -346,10 +357,8 @@ class _Finder:
         if self.config.layout not in ("auto", "days") or len(used) > 1:
             return {}
         slots = find_slots([name for name in self.names if name not in used])
-        if (
-            slots is None
-            or (self.head.kinds[used[0]] == "datetime"
-            and not self._are_midnights(used[0]))
+        if slots is None or (
+            self.head.kinds[used[0]] == "datetime" and not self._are_midnights(used[0])
         ):
             if self.config.layout == "days":
                 raise missing(self.columns, "00:00", "layout=days")
@@ -374,6 +383,8 @@ class _Finder:
             name for name in self.names if name not in (*used, *_as_tuple(self.config.load_column))
         ]
         free = [name for name in free if not words.is_remark(name) and name != ""]
+        if "unique_id" in free:
+            return ["unique_id"]
         likely = [
             name
             for name in free
@@ -382,8 +393,6 @@ class _Finder:
             and self.head.kinds[name] in ("text", "number")
             and self._could_be_ids(name)
         ]
-        if "unique_id" in likely:
-            return ["unique_id"]
         if likely:
             several = [name for name in likely if len(set(self.head.cells[name])) > 1]
             return [(several or likely)[0]]
@@ -447,13 +456,14 @@ class _Finder:
         named = _as_tuple(config.load_column)
         rest = [name for name in self.names if name not in used and name not in named]
         numbers = [name for name in rest if self._is_usable(name)]
+        known = [name for name in numbers if self.head.kinds[name] != "empty"]
         if named and config.layout != "wide":
             return self._long(named, numbers)
         if config.layout == "wide":
             return self._wide(named or tuple(self._meters(numbers)), numbers)
-        kinds = {name: words.meaning_of(name).quantity for name in numbers}
-        loads = [name for name in numbers if kinds[name] == "consumption"]
-        unnamed = [name for name in numbers if not kinds[name]]
+        kinds = {name: words.meaning_of(name).quantity for name in known or numbers}
+        loads = [name for name, quantity in kinds.items() if quantity == "consumption"]
+        unnamed = [name for name, quantity in kinds.items() if not quantity]
         is_said = any(words.unit_of(name) for name in loads) or len(loads) >= len(unnamed)
         chosen = loads if is_said else [*loads, *unnamed]
         if not chosen:
@@ -466,7 +476,12 @@ class _Finder:
             return self._long(tuple(chosen), numbers)
         if self._has_ids(used):
             raise missing(self.columns, "y", "load_column")
-        return self._wide(tuple(chosen), numbers)
+        empty = [name for name in numbers if name not in known and not self._quantity(name)]
+        return self._wide((*chosen, *empty), numbers)
+
+    @staticmethod
+    def _quantity(name: str) -> str:
+        return words.meaning_of(name).quantity
 
     def _has_ids(self, used: Sequence[str]) -> bool:
         return any(
@@ -546,6 +561,9 @@ class _Finder:
             return (self.config.unit,) * len(loads), True
         beside = words.unit_of(self.head.cells[column][0]) if column else None
         said = [beside or words.meaning_of(name).unit for name in loads]
+        for name, unit in zip(loads, said, strict=True):
+            if unit is None and words.is_power(name) and self.config.layout != "days":
+                raise self.columns.fault("PLF214", f"{name!r} is power, in an unknown unit", name)
         return tuple(unit or "kWh" for unit in said), all(said)
 
     def _find_decimal(self, loads: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plfl.config import Config
+from plfl.data.clock_trial import find_clock
 from plfl.data.detectors import is_register
 from plfl.data.readings import Readings, Series, Understood
 from plfl.data.rules import Finding
@@ -42,10 +43,10 @@ def read_columns(columns: Columns, config: Config) -> Readings:
     findings += [columns.fault("PLF307", why, name).finding for name, why in roles.skipped.items()]
     statics = read_statics(config, roles.ids, findings)
     clock = make_clock(columns, roles, statics.zones, findings)
-    table = _Table(columns, roles, clock, statics)
     read = _read_wide if roles.is_wide else _read_long
+    table, series = read(_Table(columns, roles, clock, statics))
     return Readings(
-        series=_Lazy(read(table)),
+        series=_Lazy(series),
         covariate_names=roles.covariates,
         static_names=statics.names,
         findings=findings,
@@ -82,6 +83,18 @@ class _Table:
     def decimal(self) -> str:
         """The decimal mark."""
         return self.roles.config.decimal or "."
+
+    def with_clock_of(self, stamps: np.ndarray) -> "_Table":
+        """The table with the clock that a client's stamps prove, where nothing else says one."""
+        clock = self.clock
+        is_said = clock.is_zoned or clock.stamp_zone is not None or clock.zone is None
+        if is_said or clock.own_zones:
+            return self
+        found = find_clock(stamps, str(clock.zone), is_end=clock.is_end)
+        if self.roles.is_side_said and found.is_end != clock.is_end:
+            return self
+        zone = found.stamp_timezone if found.stamp_timezone != clock.zone else None
+        return replace(self, clock=replace(clock, stamp_zone=zone, is_end=found.is_end))
 
     def series(self, client: str, unit: str, **own: Any) -> Series:
         """One client's rows, with what the table says about all of them."""
@@ -125,7 +138,7 @@ def _understood(table: _Table) -> Understood:
 # Long tables, and those with a row per day
 
 
-def _read_long(table: _Table) -> Callable[[], Iterator[Series]]:
+def _read_long(table: _Table) -> tuple[_Table, Callable[[], Iterator[Series]]]:
     rows = _Rows(table)
     for batch in read_rows(table.columns, rows.names):
         rows.add(batch)
@@ -265,14 +278,15 @@ class _Rows:
                 is_other = np.asarray(pc.equal(texts, text))
                 rows.refuse("PLF213", name, is_other, f"{{}} beside {self.unit}")
 
-    def finish(self) -> Callable[[], Iterator[Series]]:
+    def finish(self) -> tuple[_Table, Callable[[], Iterator[Series]]]:
         """The series of each client, in the order in which they come."""
         self._resize(self.num)
-        table = self.table
-        roles = table.roles
-        name = roles.config.meter or table.columns.name
+        roles = self.table.roles
+        name = roles.config.meter or self.table.columns.name
         clients = list(self.clients) if roles.ids else [name]
         order, bounds = _group(self.codes, len(clients))
+        first = slice(bounds[0], bounds[1]) if order is None else order[bounds[0] : bounds[1]]
+        table = self.table.with_clock_of(self.stamps[first]) if clients else self.table
         unit = roles.units[0]
         column = roles.loads[0] if not roles.slots else None
 
@@ -294,7 +308,7 @@ class _Rows:
                     found = _add_registers(found, self.registers[chosen])
                 yield found
 
-        return series
+        return table, series
 
 
 def _add_registers(series: Series, registers: np.ndarray) -> Series:
@@ -362,9 +376,10 @@ def _group(codes: np.ndarray, num_clients: int) -> tuple[np.ndarray | None, np.n
 # Wide tables
 
 
-def _read_wide(table: _Table) -> Callable[[], Iterator[Series]]:
+def _read_wide(table: _Table) -> tuple[_Table, Callable[[], Iterator[Series]]]:
     roles = table.roles
     stamps, covariates = _read_shared(table)
+    table = table.with_clock_of(stamps)
     # text is parsed once, whatever is taken from it; Parquet keeps its columns apart
     portion = len(roles.loads) if table.columns.first_line else _WIDE_COLUMNS
 
@@ -382,7 +397,7 @@ def _read_wide(table: _Table) -> Callable[[], Iterator[Series]]:
                     client, unit, stamps=stamps, values=own, covariates=covariates, column=client
                 )
 
-    return series
+    return table, series
 
 
 def _read_shared(table: _Table) -> tuple[np.ndarray, np.ndarray]:

@@ -25,8 +25,8 @@ _SAMPLE_BYTES = 1 << 18
 _SAMPLE_ROWS = 1000
 # A line that is longer is none.
 _BLOCK_BYTES = 1 << 23
-# The comma is tried last: it also stands inside numbers; a space only separates if nothing does.
-_DELIMITERS = "\t;|, "
+# The comma is tried last: it also stands inside numbers.
+_DELIMITERS = "\t;|,"
 # Of the rows, that have to have the same number of cells.
 _MOST = 0.8
 # Of a column's cells, that make it a column of numbers or of times.
@@ -50,15 +50,15 @@ class Dialect:
     names: tuple[str, ...]  # of the columns
     has_header: bool
     num_before: int  # lines before the first reading
+    has_rows: bool
 
 
 def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Columns:
     """The columns of delimited text, which can be opened any number of times."""
     dialect = find_dialect(open_file, file)
-    first_row = _first_row(open_file, dialect, file)
     return Columns(
         schema=pa.schema([(column, pa.string()) for column in dialect.names]),
-        num_rows=None if first_row else 0,
+        num_rows=None if dialect.has_rows else 0,
         read=lambda names: _stream(open_file, dialect, list(names), file),
         name=name,
         file=file,
@@ -91,7 +91,8 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     has_header = names is not None
     if names is None:
         names = [f"column {k + 1}" for k in range(len(rows[-1]))]
-    return Dialect(encoding, mark, delimiter, tuple(names), has_header, num_before)
+    has_rows = is_cut or ends[-1] > num_before
+    return Dialect(encoding, mark, delimiter, tuple(names), has_header, num_before, has_rows)
 
 
 def _find_encoding(sample: bytes, file: str) -> str:
@@ -115,7 +116,8 @@ def _decode(sample: bytes, encoding: str, file: str) -> str:
 
 def _find_delimiter(lines: Sequence[str]) -> str:
     """What splits most lines into the same number of cells, more than one."""
-    for delimiter in _DELIMITERS:
+    is_spaced = not any(delimiter in line for line in lines for delimiter in _DELIMITERS)
+    for delimiter in " " if is_spaced else _DELIMITERS:
         rows, _ = _split(lines, delimiter)
         counts = Counter(len(row) for row in rows)
         width, num = max(counts.items(), key=lambda item: (item[1], item[0]))
@@ -143,26 +145,40 @@ def _split(lines: Sequence[str], delimiter: str) -> tuple[list[list[str]], list[
 
 def _find_header(rows: list[list[str]], ends: list[int]) -> tuple[list[str] | None, int]:
     """The names above the first row of readings, and how many lines there are before that row."""
-    body = rows[min(12, len(rows) // 3) :]
+    body = rows[max(min(1, len(rows) - 1), min(12, len(rows) // 3)) :]
     width = Counter(map(len, body)).most_common(1)[0][0]
     likely = [row for row in body if len(row) == width]
     kinds = [_main_kind([row[k] for row in likely]) for k in range(width)]
-    first = next((at for at, row in enumerate(rows) if _is_like(row, kinds)), len(rows))
-    above = rows[first - 1] if first else None
-    if first == len(rows) and first > 1:  # no row of numbers: the first row of that width it is
+    first = next((at for at, row in enumerate(rows) if _is_like(row, kinds)), None)
+    if first is None:  # no row of numbers: the first of that width has the names
         first = 1 + next(at for at, row in enumerate(rows) if len(row) == width)
-        above = rows[first - 1]
-    num_before = ends[first - 1] if first else 0
-    if above is None or not width - 1 <= len(above) <= width:
-        return None, num_before
-    names = [" ".join(cell.split()) for cell in above] + [""] * (width - len(above))
-    units = names
-    if first > 1 and len(rows[first - 2]) == len(above) and all(_is_short(cell) for cell in units):
-        # a row of units below the names
-        upper = [" ".join(cell.split()) for cell in rows[first - 2]]
-        if all(upper[: len(above)]):
-            names = [f"{name} [{unit}]" if unit else name for name, unit in zip(upper, units)]
-    return names, num_before
+    at = first - 1
+    while at >= 0 and len(rows[at]) != width and _has_time(rows[at]):
+        at -= 1  # a reading with a cell too many, which is to be named
+    if at < 0:
+        return None, 0
+    above = rows[at]
+    if at == first - 1 and not width - 1 <= len(above) <= width:
+        return None, ends[at]
+    names = [" ".join(cell.split()) for cell in above]
+    if at == first - 1:
+        names += [""] * (width - len(above))
+    return _with_units(rows, at, names), ends[at]
+
+
+def _has_time(row: Sequence[str]) -> bool:
+    return any(kind_of(cell) in ("date", "datetime") for cell in row)
+
+
+def _with_units(rows: list[list[str]], at: int, names: list[str]) -> list[str]:
+    """The names of the row above, where this is a row of units below the names."""
+    if at == 0 or len(rows[at - 1]) != len(rows[at]) or not all(map(_is_short, names)):
+        return names
+    upper = [" ".join(cell.split()) for cell in rows[at - 1]]
+    if not all(upper):
+        return names
+    pairs = zip(upper, names, strict=False)  # the last cell may be missing
+    return [f"{name} [{unit}]" if unit else name for name, unit in pairs]
 
 
 def _is_short(cell: str) -> bool:
@@ -185,13 +201,6 @@ def _is_like(row: list[str], kinds: Sequence[str]) -> bool:
     found = [kind_of(cell) for cell, _ in strong]
     is_right = [here in (kind, "empty") for here, (_, kind) in zip(found, strong, strict=True)]
     return all(is_right) and any(here != "empty" for here in found)
-
-
-def _first_row(open_file: Callable[[], BinaryIO], dialect: Dialect, file: str) -> bool:
-    for batch in _stream(open_file, dialect, dialect.names[:1], file):
-        if batch.num_rows:
-            return True
-    return False
 
 
 def _stream(

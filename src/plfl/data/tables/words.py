@@ -21,7 +21,8 @@ _QUANTITIES = {
     "heat": r"heat(?! ?pump)|heating|cooling|steam|chilled|warmte|wärme|fernwärme|kj|gj",
     "reactive or apparent energy": r"reactive|réactive|blind\w*|kvarh?|mvarh?|varh?|kvah?|mvah?|va|"
     r"apparent|schein\w*",
-    "voltage, current or the like": r"volt(age|s)?|spannung|tension|amp(ere|s)?|current(?! ?(load|power|use|usage|demand))|"
+    "voltage, current or the like": r"volt(age|s)?|spannung|tension|amp(ere|s)?|"
+    r"current(?! ?(load|power|use|usage|demand))|"
     r"intensity|frequency|frequenz|hz|power ?factor|pf|cos ?phi|thd",
     "returned energy": r"export(ed|s)?|return(ed|s)?|inject(ion|ed)?|feed ?in|fed ?in|einspeisung|"
     r"rück\w*|terug\w*|gelvr|injectie|immess\w*|excedent\w*|excédent|vertido|surplus|reverse|"
@@ -44,8 +45,8 @@ _PATTERNS = {
 _START = re.compile(r"\b(start\w*|begin\w*|from|von|ab|debut|début|inizio|desde|inicio|van)\b")
 _END = re.compile(r"\b(end\w*|until|bis|to|fin|fine|hasta|tot|stop\w*|ending|he|finish)\b")
 _PERIOD = re.compile(
-    r"\b(settlement ?period|period\w*|sp|interval ?(number|no|id)?|half ?hour\w*|hh|hour( ?ending)?|"
-    r"he|hr|hours?|stunde|uur|heure|hora|ora|quarter ?hour|slot)\b"
+    r"\b(settlement ?period|period\w*|sp|interval ?(number|no|id)?|half ?hour\w*|hh|"
+    r"hour( ?ending)?|he|hr|hours?|stunde|uur|heure|hora|ora|quarter ?hour|slot)\b"
 )
 _HOUR = re.compile(r"\b(hour\w*|he|hr|stunde|uur|heure|hora|ora)\b")
 _ID = re.compile(
@@ -70,15 +71,16 @@ _REGISTER = re.compile(
 _UTC = re.compile(r"\b(utc|gmt)\b")
 _TOKEN = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-./()\[\]{}:;,]+|\s+")
 _TARIFF = re.compile(
-    r"\b(t?[12]|tariff ?[12]|low|high|normal|normaal|laag|day|night|dag|nacht|tag|nacht|ht|nt|hp|hc|"
+    r"\b(t?[12]|tariff ?[12]|low|high|normal|normaal|laag|day|night|dag|nacht|tag|ht|nt|hp|hc|"
     r"peak|off ?peak|shoulder|f[123]|p[1-6]|18[12]|1\.8\.[12]|dutch users|users|rate ?\d|i{1,3})\b"
 )
 
 
+_POWER = re.compile(r"\b(power|leistung|puissance|potencia|potenza|vermogen)\b")
 _GENERAL = (
-    "total", "active", "global", "value", "values", "hh", "per", "half", "hour", "hourly", "interval",
-    "net", "a", "in", "of", "reading", "readings", "meter", "state", "volume", "column", "house",
-    "grid", "the", "my", "amount", "data", "sum", "real", "apparent", "from", "utility",
+    "total", "active", "global", "value", "values", "hh", "per", "half", "hour", "hourly",
+    "interval", "net", "reading", "readings", "meter", "state", "volume",
+    "column", "house", "grid", "amount", "data", "sum", "real", "from", "utility",
 )  # fmt: skip
 
 
@@ -91,7 +93,8 @@ class Meaning(NamedTuple):
 
 def plain(name: str) -> str:
     """A name as words: `START TIME`, `startTime` and `start_time` are alike."""
-    return " ".join(part for part in _TOKEN.split(name) if part).lower()
+    units = re.sub(r"[kMG]?Wh?\b", lambda found: found[0].lower(), name)
+    return " ".join(part for part in _TOKEN.split(units) if part).lower()
 
 
 @cache
@@ -140,6 +143,11 @@ def is_general(name: str) -> bool:
     """
     rest = _PATTERNS["consumption"].sub(" ", plain(name))
     return not [word for word in rest.split() if word not in _GENERAL and not word.isdigit()]
+
+
+def is_power(name: str) -> bool:
+    """Whether a name speaks of power and not of energy."""
+    return bool(_POWER.search(plain(name)))
 
 
 def is_start(name: str) -> bool:
