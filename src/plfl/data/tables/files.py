@@ -19,6 +19,7 @@ from plfl.data.rules import Fault, Finding, fault
 from plfl.data.tables.archives import COMPRESSED, list_members, open_archive, unpack
 from plfl.data.tables.books import is_book, read_old_book, read_zipped_book
 from plfl.data.tables.espi import read_espi
+from plfl.data.tables.jsons import read_json
 from plfl.data.tables.nem import read_nem
 from plfl.data.tables.parquet import read_parquet
 from plfl.data.tables.part import CHUNK, Content, Part, Spool
@@ -202,6 +203,7 @@ def _tell_apart(found: list[tuple[Content, Part]]) -> Iterator[Part]:
 
 _READERS: dict[str, Callable[[Content], list[Part]]] = {
     "parquet": lambda content: [read_parquet(content.seekable())],
+    "json": lambda content: [read_json(content)],
     "nem": lambda content: [read_nem(content)],
     "xml": lambda content: [read_espi(content)],
 }
