@@ -87,7 +87,8 @@ def _file(path: Path) -> Content:
             raise fault("PLF308", f"it cannot be read ({error.strerror})", file=file) from None
 
     if not path.is_file():  # a pipe
-        return _spool(path.name, file, open_file())
+        with open_file() as stream:
+            return _spool(path.name, file, stream)
     if size == 0:
         raise fault("PLF301", "the file has 0 bytes", file=file)
     return Content(path.name, file, open_file, path)
