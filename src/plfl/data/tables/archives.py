@@ -189,7 +189,7 @@ def open_members(
     """All files in an archive; what comes out of them is counted together."""
     allowance = Allowance(content)
     for info in archive.infolist():
-        if not info.is_dir():
+        if info.filename and not info.is_dir():
             yield info, _member(content, archive, info, allowance)
 
 

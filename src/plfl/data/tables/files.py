@@ -19,6 +19,7 @@ from plfl.data.rules import Fault, Finding, fault
 from plfl.data.tables.archives import COMPRESSED, list_members, open_archive, unpack
 from plfl.data.tables.books import is_book, read_old_book, read_zipped_book
 from plfl.data.tables.espi import read_espi
+from plfl.data.tables.jsons import read_json
 from plfl.data.tables.nem import read_nem
 from plfl.data.tables.parquet import read_parquet
 from plfl.data.tables.part import CHUNK, Content, Part, Spool
@@ -86,7 +87,8 @@ def _file(path: Path) -> Content:
             raise fault("PLF308", f"it cannot be read ({error.strerror})", file=file) from None
 
     if not path.is_file():  # a pipe
-        return _spool(path.name, file, open_file())
+        with open_file() as stream:
+            return _spool(path.name, file, stream)
     if size == 0:
         raise fault("PLF301", "the file has 0 bytes", file=file)
     return Content(path.name, file, open_file, path)
@@ -202,6 +204,7 @@ def _tell_apart(found: list[tuple[Content, Part]]) -> Iterator[Part]:
 
 _READERS: dict[str, Callable[[Content], list[Part]]] = {
     "parquet": lambda content: [read_parquet(content.seekable())],
+    "json": lambda content: [read_json(content)],
     "nem": lambda content: [read_nem(content)],
     "xml": lambda content: [read_espi(content)],
 }
