@@ -303,7 +303,7 @@ SETTINGS: dict[str, tuple[float, tuple[Any, ...]]] = {
     "stamp_timezone": (0.06, ZONES),
     "stamps": (0.3, ("start", "end")),
     "unit": (0.4, ("Wh", "kWh", "MWh", "W", "kW", "MW")),
-    "cumulative": (0.12, (True, False)),
+    "cumulative": (0.2, (True, False)),
     "interval": (
         0.15,
         (
@@ -323,7 +323,7 @@ SETTINGS: dict[str, tuple[float, tuple[Any, ...]]] = {
     ),
     "duplicates": (0.4, ("refuse", "first", "last", "mean")),
     "allow_export": (0.3, (True, False)),
-    "ignore": (0.1, ("PLF204", ("PLF205", "PLF207"), ("PLF204", "PLF205", "PLF207", "PLF209"))),
+    "ignore": (0.1, ("PLF209", ("PLF205", "PLF207"), ("PLF205", "PLF207", "PLF209"))),
     "max_gap": (0.2, ("0", "1h", "1d", "2", "999999999", "45min", "1min")),
     "layout": (0.12, ("auto", "long", "wide")),
     "decimal": (0.08, (".", ",")),

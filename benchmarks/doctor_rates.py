@@ -262,10 +262,12 @@ def _export(rng: np.random.Generator, table: pd.DataFrame) -> Planted:
     return Planted(table.assign(y=values))
 
 
-def _register(rng: np.random.Generator, table: pd.DataFrame, *, is_said: bool = False) -> Planted:
+def _register(
+    rng: np.random.Generator, table: pd.DataFrame, *, is_said: bool = False, unit: str = "kWh"
+) -> Planted:
     counter = 5000 + table["y"].fillna(0).cumsum().to_numpy()
     if not is_said:
-        return Planted(table.assign(y=counter))
+        return Planted(table.assign(y=counter), {"unit": unit})
     at = draw(rng, table)
     reset = np.where(np.arange(len(table)) < at, counter, counter - counter[at - 1])
     return Planted(table.assign(y=reset), {"cumulative": True}, table["ds"].iloc[at])
@@ -313,6 +315,12 @@ def _moved(rng: np.random.Generator, table: pd.DataFrame, share: float) -> Plant
     return Planted(
         table.assign(ds=table["ds"].where(np.arange(len(table)) != at, table["ds"] + share * step))
     )
+
+
+def _at_any_times(rng: np.random.Generator, table: pd.DataFrame) -> Planted:
+    step = table["ds"].iloc[1] - table["ds"].iloc[0]
+    late = pd.Series(rng.uniform(0, 0.9, len(table))) * step
+    return Planted(table.assign(ds=(table["ds"] + late).dt.floor("s")), {"unit": "kW"})
 
 
 def _local(rng: np.random.Generator, table: pd.DataFrame, *, is_standard: bool) -> Planted:
@@ -363,9 +371,11 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "a stamp a little late": ("PLF113", lambda rng, t: _moved(rng, t, 0.05)),
     "a horizon that does not fit": ("PLF114", lambda rng, t: Planted(t, {"horizon": "47min"})),
     "a repeated hour lost": ("PLF115", lambda rng, t: _local(rng, t, is_standard=False)),
+    "power at any times": ("PLF116", _at_any_times),
     "infinite": ("PLF202", _at_once(lambda y: np.inf)),
     "-1 for missing": ("PLF203", _for_days(1, lambda y: -1.0)),
     "register": ("PLF204", _register),
+    "register of power": ("PLF213", lambda rng, t: _register(rng, t, unit="kW")),
     "x 1000": ("PLF205", _from(1000)),
     "x 0.001": ("PLF205", _from(0.001)),
     "x 1000, for 30 days": ("PLF205", _for_days(30, lambda y: 1000 * y)),
@@ -460,7 +470,8 @@ def plant_all(sources: list[str], num_meters: int, seed: int) -> dict[str, dict[
     }
     for source in sources:
         panel = load_source(
-            source, Config(ignore=("PLF204", "PLF205", "PLF207", "PLF209"), allow_export=True)
+            source,
+            Config(ignore=("PLF205", "PLF207", "PLF209"), cumulative=False, allow_export=True),
         ).panel
         assert panel is not None
         for row in rng.permutation(panel.num_clients)[:num_meters]:

@@ -24,7 +24,7 @@ is its level:
 `plfl check` ends with status 2 if there is an error or a refused client, else with 0; `--json`
 gives every finding with its count and first place (file, row, line, column, client, time). Findings
 also stand in a run's `result.json` and report. Judgements that can be wrong are overruled by `--set
-ignore=CODE` (PLF204, PLF205, PLF207, PLF209). This page is made by `make docs`.
+ignore=CODE` (PLF205, PLF207, PLF209). This page is made by `make docs`.
 """
 HEAD = """# Config fields
 

@@ -39,9 +39,10 @@ PERSONAL_ALIASES = {alias: level.patterns for alias, level in LEVELS.items()}
 # Stands in a stored config for data or a model that was handed to `plfl.run` as an object.
 GIVEN = "given in Python"
 # Judgements of the data doctor that can be wrong, so that `ignore` overrules them.
-IGNORABLE = ("PLF204", "PLF205", "PLF207", "PLF209")
+IGNORABLE = ("PLF205", "PLF207", "PLF209")
 UP_TO = "up to "  # before a horizon: one model for all leads up to it
 _MAX_DIGITS = 9
+_TRUE_OR_FALSE = (bool, bool | None)
 _LONGEST_SHOWN = 80
 AnySettings = TypeVar("AnySettings", bound="Settings")
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
@@ -70,7 +71,7 @@ class Settings(BaseModel):
         given = values if isinstance(values, Mapping) else {}  # settings that were checked before
         check_keys(given, cls.model_fields, cls.unknown_key)
         for key, value in given.items():
-            if isinstance(value, bool) and cls.model_fields[key].annotation is not bool:
+            if isinstance(value, bool) and cls.model_fields[key].annotation not in _TRUE_OR_FALSE:
                 raise BadInput(
                     f"{key} = {value}: a number or a text is needed, not {str(value).lower()}",
                     _example(cls, key),
@@ -288,8 +289,10 @@ class Config(Settings):
     """Tables: unit of the readings (W, kW, MW and GW are mean power over the interval); what the
     header says when left out, else kWh.
     """
-    cumulative: bool = False
-    """Tables: readings are a register that counts up, not the energy of each interval."""
+    cumulative: bool | None = None
+    """Tables: readings are a register that counts up, not the energy of each interval; judged by
+    the readings when left out.
+    """
     interval: Duration | None = None
     """Resample to this interval, such as 1h; what most meters have when left out."""
     duplicates: Literal["refuse", "first", "last", "mean"] = "refuse"

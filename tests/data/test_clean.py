@@ -336,15 +336,18 @@ def test_a_change_of_unit_can_be_overruled(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_register_is_detected_with_the_option_that_converts_it(tmp_path, kind):
+def test_a_register_is_recognised_and_converted_with_the_option_that_overrules_it(tmp_path, kind):
     frame = clean()
-    frame.loc[:1343, "y"] = 81_000 + frame.y[:1344].cumsum()
+    energy = frame.y[:1344].to_numpy().copy()
+    frame.loc[:1343, "y"] = 81_000 + energy.cumsum()
     path = write(tmp_path, frame, kind)
     diagnosis = diagnose(path)
     finding = only(diagnosis)
-    assert (finding.code, finding.count, diagnosis.ids) == ("PLF204", 1, ("b002",))
-    assert "--set cumulative=true" in finding.reason
+    assert (finding.code, finding.count, diagnosis.ids) == ("PLF204", 1, ("b001", "b002"))
+    assert finding.rule.level == "repaired"
+    assert "--set cumulative=false" in finding.reason
     assert finding.to_dict()["place"] == place(path, 0, time=stamp(0))
+    np.testing.assert_allclose(diagnosis.panel.load[0, :-1], energy[1:], rtol=1e-5)
 
 
 def as_register(frame, begin=81_000.0):
@@ -394,8 +397,18 @@ def test_a_register_of_power_is_refused(tmp_path):
 def test_a_rising_load_that_is_no_register_can_be_kept(tmp_path):
     frame = series(15, 24).assign(y=1000.0 + np.arange(96))
     path = write(tmp_path, frame)
-    assert only(load(path)).code == "PLF204"
-    assert load(path, ignore="PLF204").findings == ()
+    assert load(path).findings[0].code == "PLF204"
+    loaded = load(path, cumulative=False)
+    assert loaded.findings == ()
+    np.testing.assert_array_equal(loaded.panel.load[0], frame.y)
+
+
+def test_a_register_in_a_unit_of_power_is_refused_with_both_ways_out(tmp_path):
+    path = write(tmp_path, as_register(series(15, 48)))
+    finding = only(loaded := load(path, unit="kW"))
+    assert (finding.code, loaded.panel) == ("PLF213", None)
+    assert "unit='kWh'" in str(finding)
+    assert load(path, unit="kW", cumulative=False).panel is not None
 
 
 @pytest.mark.parametrize("kind", KINDS)

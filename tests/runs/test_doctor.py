@@ -180,7 +180,7 @@ def test_nothing_to_check_is_refused():
 
 def test_only_judgements_can_be_overruled():
     with pytest.raises(
-        BadInput, match="only PLF204, PLF205, PLF207, PLF209 are judgements that can be overruled"
+        BadInput, match="only PLF205, PLF207, PLF209 are judgements that can be overruled"
     ):
         Config(ignore=["PLF101"])
 

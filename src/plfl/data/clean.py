@@ -16,12 +16,15 @@ from plfl.config import Config
 from plfl.data.clock_trial import advise_clock, stamps_to_utc
 from plfl.data.detectors import find_runs, is_register
 from plfl.data.grid import MANY_INTERVALS, asked_interval, put_on_one_grid
+from plfl.data.irregular import HELD, PAUSE, average, choose_interval, cover, spread, usual_step
 from plfl.data.judge import judge
 from plfl.data.notes import DAY, JITTER, Gridded, Int, Notes, say_count, say_length
 from plfl.data.panel import LARGEST, Panel
 from plfl.data.readings import Readings, Series
-from plfl.data.rules import Finding
+from plfl.data.registers import count_energy
+from plfl.data.rules import RULES, Finding
 from plfl.data.scratch import Scratch
+from plfl.data.steps import find_durations, find_odd, find_phase, plain_lengths, round_steps
 from plfl.errors import BadInput
 
 # Factor to kWh or kW, and whether it is power.
@@ -42,10 +45,6 @@ _OF_CLOCKS = {
     "PLF110": "{0}",
     "PLF115": "nothing has to be done if an hour is missing; else {0}",
 }
-_SECONDS = np.arange(1, DAY + 1)
-# Intervals to which steps with jitter are rounded: they divide a day, and are whole minutes or less
-# than one, so that 14:59 is fifteen minutes and not some odd divisor of a day.
-_DIVISORS = _SECONDS[(DAY % _SECONDS == 0) & ((_SECONDS < 60) | (_SECONDS % 60 == 0))]
 # So many equal steps in a row make a resolution; fewer are gaps.
 _SUSTAINED = 24
 _LONGEST_PAUSE = 10 * 366 * DAY
@@ -85,6 +84,10 @@ class _Refused(Exception):
     """The client cannot be used; its notes say why."""
 
 
+class _Irregular(_Refused):
+    """Its stamps lie on no grid; a register or a power can be brought onto one."""
+
+
 class _Client:
     """One client on the way from rows to a grid."""
 
@@ -93,7 +96,9 @@ class _Client:
         self.readings = readings
         self.config = config
         self.notes = Notes(series)
-        if series.is_cumulative and UNITS[series.unit][1]:
+        self.is_power = UNITS[series.unit][1]
+        self.is_register = bool(series.is_cumulative)  # until its readings are judged
+        if series.is_cumulative and self.is_power:
             raise BadInput(
                 f"cumulative = true needs a unit of energy (Wh, kWh, MWh), not {series.unit}",
                 "say which one the register counts: ‹unit=kWh›",
@@ -117,14 +122,9 @@ class _Client:
             return
         series = self.series
         known = series.stamps[np.isfinite(series.values)]
-        advice = series.stamp_zone and advise_clock(known, series.zone, is_end=series.is_end)
-        if advice:
-            self.notes.findings = [
-                replace(finding, advice=_OF_CLOCKS[finding.code].format(advice, finding.rule.fix))
-                if finding.code in _OF_CLOCKS
-                else finding
-                for finding in self.notes.findings
-            ]
+        if series.stamp_zone and (advice := advise_clock(known, series.zone, is_end=series.is_end)):
+            for code, way in _OF_CLOCKS.items():
+                self.notes.advise(code, way.format(advice, RULES[code].fix))
 
     def _grid(self) -> Gridded:
         utc, values = self._merge(*self._in_order(self._utc(), self._finite_values()))
@@ -132,16 +132,87 @@ class _Client:
         if len(known) < 2:
             self.notes.row("PLF109", 0, f"it has {say_count(len(known), 'reading')}")
             raise _Refused
-        is_asked = "PLF204" not in self.config.ignore and not self.series.is_cumulative
-        if is_asked and is_register(known):
-            raise self._refused("PLF204", 0, f"values rise from {known[0]:g} to {known[-1]:g}")
+        times = utc[np.isfinite(values)]
+        if self.series.is_cumulative is None and is_register(known, times):
+            self._take_as_register(known)
+        rows = self.notes.rows
+        num_findings = len(self.notes.findings)
+        try:
+            return self._place_regular(utc, values)
+        except _Irregular:
+            if not (self.is_register or self.is_power):
+                self.notes.advise("PLF108", _advise_meaning(known))
+                raise
+        self.notes.rows = rows
+        del self.notes.findings[num_findings:]
+        return self._place_irregular(utc, values)
+
+    def _take_as_register(self, known: np.ndarray) -> None:
+        detail = f"values rise from {known[0]:g} to {known[-1]:g}"
+        if self.is_power:
+            raise self._refused("PLF213", 0, f"{detail} {self.series.unit}")
+        self.is_register = True
+        self.notes.reading("PLF204", 0, f"{detail}: taken as a register that counts up")
+
+    def _place_regular(self, utc: np.ndarray, values: np.ndarray) -> Gridded:
         lengths = self._lengths(utc)
         return self._place(*self._intervals(utc, values, lengths), int(lengths.max()))
+
+    def _place_irregular(self, utc: np.ndarray, values: np.ndarray) -> Gridded:
+        """What a register counted, or a power amounted to, on a grid of the client's own."""
+        is_known = np.isfinite(values)
+        rows = self.notes.rows
+        self.notes.rows = rows[is_known]
+        times = utc[is_known]
+        steps = np.diff(times)
+        own = choose_interval(steps)
+        asked = asked_interval(self.config)
+        # One that is finer than the readings is refused later, as it is for regular ones.
+        interval = asked if asked and PAUSE * asked >= usual_step(steps) else own
+        # A register has counted all the time, and a power is known for a few usual steps.
+        longest = PAUSE * interval if self.is_register else min(PAUSE * interval, HELD * own)
+        is_step = steps <= longest
+        energy = self._energy_of(times, values[is_known], is_step)
+        grid = cover(utc, interval, self.series.zone, is_end=self.series.is_end or self.is_register)
+        self._check_span(utc, grid.num_slots, interval)
+        load = spread(times, np.where(is_step, energy, np.nan), grid)
+        if np.isfinite(load).sum() < 2:
+            self.notes.row("PLF109", None, "fewer than 2 intervals without a pause remain")
+            raise _Refused
+        detail = f"steps from {say_length(steps.min())} to {say_length(steps.max())}, energy per "
+        is_other = steps != own
+        self.notes.reading(
+            "PLF116", is_other.argmax() + 1, detail + say_length(interval), is_other.sum()
+        )
+        inputs = average(self.series.covariates[rows], utc, grid)
+        return self._gridded(grid.start, interval, load, inputs)
+
+    def _energy_of(self, times: np.ndarray, values: np.ndarray, is_step: np.ndarray) -> np.ndarray:
+        """(readings - 1,) kWh from each reading to the next; falls are noted where that is a step
+        and no gap.
+        """
+        if not self.is_register:
+            held = values[1:] if self.series.is_end else values[:-1]
+            return np.asarray(held * kwh_of(self.series.unit, np.diff(times)))
+        counted = count_energy(times, values)
+        is_fall = is_step & (counted.is_reset | counted.is_rollover)
+        if is_fall.any():
+            first = f", first from {values[is_fall.argmax()]:g}"
+            num_rollovers = (counted.is_rollover & is_fall).sum()
+            how = f"; rolled over {say_count(num_rollovers, 'time')}" if num_rollovers else ""
+            # noted where the register stands lower than before
+            self.notes.readings("PLF208", np.append(False, is_fall), "time", first + how)
+        return counted.energy * kwh_of(self.series.unit, 1)
 
     def _refused(self, code: str, index: Int, detail: str, count: Int = 1) -> _Refused:
         """To be raised when it is noted."""
         self.notes.reading(code, index, detail, count)
         return _Refused()
+
+    def _irregular(self, index: Int, detail: str, count: Int = 1) -> _Irregular:
+        """To be raised when it is noted, where a grid may still be found."""
+        self.notes.reading("PLF108", index, detail, count)
+        return _Irregular()
 
     def _utc(self) -> np.ndarray:
         zone = self.series.stamp_zone
@@ -223,12 +294,11 @@ class _Client:
         gap.
         """
         steps = np.diff(utc)
-        if (lengths := _plain_lengths(steps)) is not None:
+        if (lengths := plain_lengths(steps)) is not None:
             return lengths
-        rounded = _round_steps(steps)
+        rounded = round_steps(steps)
         if not rounded.any():
-            raise self._refused(
-                "PLF108",
+            raise self._irregular(
                 1,
                 f"steps of {say_length(steps[0])} and others that do not divide a day",
                 len(steps),
@@ -254,9 +324,7 @@ class _Client:
         lengths = " and ".join(say_length(step) for step in sustained)
         if (sustained % sustained[0]).any() or (sustained[-1] % sustained).any():
             at = np.argmax((rounded != common) & np.isin(rounded, sustained))
-            raise self._refused(
-                "PLF108", at + 1, f"intervals of {lengths} do not fit into each other"
-            )
+            raise self._irregular(at + 1, f"intervals of {lengths} do not fit into each other")
         is_other = rounded[begins] != rounded[begins[0]]
         begin = int(begins[is_other.argmax()]) if is_other.any() else 0
         num_changes = int(np.count_nonzero(np.diff(rounded[begins])))
@@ -271,19 +339,17 @@ class _Client:
         self, utc: np.ndarray, values: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Begin (UTC seconds), length and energy (kWh) of the interval of each reading."""
-        unit = self.series.unit
-        if not self.series.is_cumulative:
-            durations = _durations(lengths, is_end=self.series.is_end)
+        if not self.is_register:
+            durations = find_durations(lengths, is_end=self.series.is_end)
             begins = utc - durations if self.series.is_end else utc
-            return begins, durations, values * kwh_of(unit, durations)
-        energy = np.diff(values)
-        is_fall = (lengths > 0) & (energy < 0)
-        falls = np.append(False, is_fall)  # noted where the register stands lower than before
-        first = f", first from {values[is_fall.argmax()]:g}"
-        self.notes.readings("PLF208", falls, "time", first)
+            return begins, durations, values * kwh_of(self.series.unit, durations)
+        steps = np.diff(utc)
+        if (is_odd := find_odd(steps, lengths)).any():
+            raise self._irregular(is_odd.argmax() + 1, "steps of no interval", is_odd.sum())
+        energy = self._energy_of(utc, values, lengths > 0)
         is_step = (lengths > 0) & (energy >= 0)
         self.notes.rows = self.notes.rows[1:][is_step]
-        return utc[:-1][is_step], lengths[is_step], energy[is_step] * kwh_of(unit, lengths[is_step])
+        return utc[:-1][is_step], lengths[is_step], energy[is_step]
 
     def _place(
         self, begins: np.ndarray, lengths: np.ndarray, energy: np.ndarray, interval: int
@@ -291,13 +357,13 @@ class _Client:
         """The readings on the client's own grid."""
         if len(begins) < 2:
             self.notes.row("PLF109", None, "fewer than 2 readings remain")
-            raise _Refused
+            raise _Irregular
         finest = int(lengths.min())
-        phase, deviation = _phase(begins, finest)
+        phase, deviation = find_phase(begins, finest)
         is_beside = np.abs(deviation) > JITTER * finest
         where = f" beside the grid of {say_length(finest)}"
         if self.notes.readings("PLF108", is_beside, "stamp", where):
-            raise _Refused
+            raise _Irregular
         furthest = np.abs(deviation).max()
         self.notes.readings("PLF113", deviation != 0, "stamp", f", by at most {furthest} s")
         begins = begins - deviation
@@ -341,66 +407,28 @@ class _Client:
             is_over = covered > interval
             if is_over.any():
                 at = is_over[slots].argmax()
-                raise self._refused("PLF108", at, "intervals overlap", is_over.sum())
+                raise self._irregular(at, "intervals overlap", is_over.sum())
             load = np.where(covered == interval, np.bincount(slots, energy), np.nan)
             for k, column in enumerate(covariates.T):
                 known = np.isfinite(column)
                 weights = np.bincount(slots[known], lengths[known], num_slots)
                 totals = np.bincount(slots[known], (lengths * column)[known], num_slots)
                 np.divide(totals, weights, out=inputs[:, k], where=weights > 0, casting="same_kind")
+        return self._gridded(start, interval, load, inputs)
+
+    def _gridded(self, start: int, interval: int, load: np.ndarray, inputs: np.ndarray) -> Gridded:
         series = self.series  # its rows can be forgotten now
         return Gridded(
             series.id, series.zone, series.statics, series.place(), start, interval, load, inputs
         )
 
 
-def _plain_lengths(steps: np.ndarray) -> np.ndarray | None:
-    """The lengths where nothing has to be weighed: all steps equal, or all multiples of an odd one.
-
-    Odd is what divides a day and is no `_DIVISORS`, such as 90 s: rounding would lose it.
-    """
-    usual = int(steps.min())
-    if usual <= 0 or DAY % usual:
-        return None
-    if usual == steps.max():
-        return steps
-    is_usual = steps == usual
-    if usual in _DIVISORS or 2 * is_usual.sum() < len(steps) or (steps % usual).any():
-        return None
-    return np.where(is_usual, usual, 0)
-
-
-def _round_steps(steps: np.ndarray) -> np.ndarray:
-    """Each step as the nearest of `_DIVISORS`, if it is within the jitter of one; 0 where there is
-    none.
-    """
-    at = np.clip(np.searchsorted(_DIVISORS, steps), 1, len(_DIVISORS) - 1)
-    above = _DIVISORS[at]
-    below = _DIVISORS[at - 1]
-    nearest = np.where(np.abs(steps - below) <= np.abs(above - steps), below, above)
-    return np.where(np.abs(steps - nearest) <= JITTER * nearest, nearest, 0)
-
-
-def _durations(lengths: np.ndarray, *, is_end: bool) -> np.ndarray:
-    """The length of each reading's own interval: the step that follows it (or leads to it, if
-    stamps mark ends).
-
-    Beside a gap, it is that of the nearest known step before (after, if stamps mark ends).
-    """
-    if (lengths == lengths[0]).all():
-        return np.full(len(lengths) + 1, lengths[0])
-    if is_end:  # the same with time turned around
-        return _durations(lengths[::-1], is_end=False)[::-1]
-    own = np.append(lengths, 0)
-    known = np.flatnonzero(own)
-    index = np.searchsorted(known, np.arange(len(own)), side="right") - 1
-    return own[known[np.clip(index, 0, len(known) - 1)]]
-
-
-def _phase(begins: np.ndarray, interval: int) -> tuple[int, np.ndarray]:
-    """Where the grid begins (seconds modulo the interval), and how far each begin is beside it."""
-    residues = begins % interval
-    common = int(np.bincount(residues).argmax()) if interval <= DAY else int(residues[0])
-    full = (common + 30) // 60 * 60  # 00:14:59 means 00:15
-    deviation = (begins - full + interval // 2) % interval - interval // 2
-    return full % interval, deviation
+def _advise_meaning(known: np.ndarray) -> str:
+    """What readings at irregular times may be, if they are not the energy of intervals."""
+    is_rising = bool((np.diff(known) >= 0).all())
+    meaning = (
+        "if they are a register that counts up: ‹cumulative=true›"
+        if is_rising
+        else "if they are power: ‹unit=W› (or kW, MW)"
+    )
+    return f"{meaning}; else {RULES['PLF108'].fix}"

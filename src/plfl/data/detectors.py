@@ -16,6 +16,12 @@ _REST_HOURS = 12
 # Readings: two equal days of a daily meter are no fault.
 _MIN_STUCK = 24
 _MIN_REGISTER = 48
+# By which a register is told.
+_FIRST_READINGS = 500
+_FIRST_SECONDS = 2 * 86_400
+_LEAST_CHANGES = 24
+# Of a usual rise: a fall by less is none.
+_HAIR = 1e-3
 # Standard deviation relative to the mean; less is rounding.
 _STEADY = 1e-6
 # Different negative readings that make a meter one that exports; what marks a missing reading is
@@ -57,18 +63,33 @@ _SHARP = 0.3
 _SHARP_UNIT = 0.1
 
 
-def is_register(values: np.ndarray) -> bool:
-    """Whether values (known ones, in order of time) are a counter: they only ever rise, but for
-    rare resets.
+def is_register(values: np.ndarray, times: np.ndarray | None = None) -> bool:
+    """Whether values (known ones, in order of time) are a counter: the first of them only ever
+    rise, but for a rare reset. Times are in seconds; without them the values count alone.
     """
+    values = values[: _num_first(values, times)]
     if len(values) < _MIN_REGISTER:
         return False
     change = np.diff(values)
-    num_falls = int((change < 0).sum())
     num_rises = int((change > 0).sum())
     typical = float(np.median(change[change > 0])) if num_rises else 0.0
-    is_monotone = num_falls <= len(values) // 1000 and num_rises >= max(5, len(values) // 100)
-    return is_monotone and float(np.median(values)) > 5 * typical
+    num_falls = int((change < -_HAIR * typical).sum())
+    is_monotone = num_rises >= max(5, len(values) // 100, _MIN_REGISTER * num_falls)
+    is_rare = num_falls <= max(1, len(values) // 1000)
+    return is_monotone and is_rare and float(np.median(values)) > 5 * typical
+
+
+def _num_first(values: np.ndarray, times: np.ndarray | None) -> int:
+    """How many readings tell a register, so that no later one changes what was said: enough of
+    them, over days in which a load falls too, and with several changes.
+    """
+    num = _FIRST_READINGS
+    if times is not None and len(times):
+        num = max(num, int(np.searchsorted(times, times[0] + _FIRST_SECONDS)))
+    if np.count_nonzero(np.diff(values[:num])) >= _LEAST_CHANGES:
+        return num
+    changes = np.flatnonzero(np.diff(values))[:_LEAST_CHANGES]
+    return max(num, int(changes[-1]) + 2) if len(changes) == _LEAST_CHANGES else len(values)
 
 
 def find_runs(is_inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -88,6 +88,12 @@ class Notes:
                 break
         self._add(code, place, stamp, detail, count)
 
+    def advise(self, code: str, advice: str) -> None:
+        """A way out of the findings of a rule that the data tell."""
+        self.findings = [
+            replace(each, advice=advice) if each.code == code else each for each in self.findings
+        ]
+
     def _add(self, code: str, place: Place, stamp: int | None, detail: str, count: Int) -> None:
         zone = "" if self.series.stamp_zone else "Z"
         time = None if stamp is None else f"{np.datetime64(stamp, 's')}{zone}"

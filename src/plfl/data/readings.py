@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from plfl.data.detectors import is_register
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
 from plfl.data.zones import to_utc
@@ -39,11 +40,20 @@ class Series:
     first_line: int | None = None  # of the first row, where the file is text
     unit: str = "kWh"
     is_end: bool = False  # whether a stamp marks the end of its interval
-    is_cumulative: bool | None = False  # a register that counts up; None: the values tell
+    # Whether the values are a register that counts up; None is judged by the readings.
+    is_cumulative: bool | None = None
 
     def utc(self) -> np.ndarray:
         """(rows,) the stamps as seconds of UTC."""
         return self.stamps if self.stamp_zone is None else to_utc(self.stamp_zone, self.stamps)[0]
+
+    def is_counter(self, utc: np.ndarray) -> bool:
+        """Whether the values are a register, as it is said or by the readings in order of time."""
+        if self.is_cumulative is None:
+            known = np.flatnonzero(np.isfinite(self.values))
+            known = known[np.argsort(utc[known], kind="stable")]
+            return is_register(self.values[known], utc[known])
+        return self.is_cumulative
 
     def place(self, index: int | None = None) -> Place:
         """Where the values are, or one of the rows."""
@@ -122,7 +132,8 @@ def cut_off(
 
 def _cut_off(series: Series, end: int, *, keeps_rows: bool) -> Series:
     utc = series.utc()
-    is_known = series.is_end or series.is_cumulative  # a stamp is when the reading was known
+    # A stamp is when the reading was known.
+    is_known = series.is_end or series.is_counter(utc)
     is_over = utc + (0 if is_known else _duration(np.unique(utc[utc < end]))) <= end
     if keeps_rows:
         return replace(series, values=np.where(is_over, series.values, np.nan))

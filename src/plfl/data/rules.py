@@ -92,8 +92,9 @@ _ALL = (
         "PLF108",
         "irregular timestamps",
         "refused",
-        "The stamps do not lie on a regular grid whose interval divides a day, so energy has "
-        "no interval to belong to.",
+        "The stamps do not lie on a regular grid whose interval divides a day, so the energy of a "
+        "reading has no interval to belong to. Registers and power may be read at any times "
+        "(PLF116).",
         "resample at the source to 15, 30 or 60 minutes",
     ),
     Rule(
@@ -156,6 +157,15 @@ _ALL = (
     ),
     Rule(
         "PLF116",
+        "readings at irregular times",
+        "repaired",
+        "A register or a power was read at irregular times. It is brought onto a grid: between "
+        "two readings a register is interpolated, and a power is held. Nothing is spread over a "
+        "pause of more than an interval: what touches one counts as missing.",
+        "nothing has to be done; another grid: ‹interval=15min›",
+    ),
+    Rule(
+        "PLF117",
         "ambiguous dates",
         "error",
         "Every date of the file can be read with the day or with the month first, as 01/02/2024 "
@@ -187,9 +197,11 @@ _ALL = (
     Rule(
         "PLF204",
         "cumulative register",
-        "refused",
-        "The values only ever rise: this is the meter's counter, not the energy of each interval.",
-        "convert it: ‹cumulative=true› (or, if it is interval energy after all: ‹ignore=PLF204›)",
+        "repaired",
+        "The first values (500 of them, and two days) only ever rise: this is the meter's "
+        "counter, not the energy of each interval. Energy is what it counts from one reading to "
+        "the next.",
+        "nothing has to be done; if it is interval energy after all: ‹cumulative=false›",
     ),
     Rule(
         "PLF205",
@@ -224,8 +236,9 @@ _ALL = (
         "PLF208",
         "register ran backwards",
         "repaired",
-        "A cumulative register fell: it was reset, rolled over or replaced. The energy of "
-        "that interval is unknown and counts as missing.",
+        "A cumulative register fell. From just below a power of ten to just above zero, it "
+        "rolled over, if the energy that this makes is of the size of those before it. Else it "
+        "was reset or replaced: the energy of that interval is unknown and counts as missing.",
         "nothing has to be done",
     ),
     Rule(
@@ -266,6 +279,14 @@ _ALL = (
     ),
     Rule(
         "PLF213",
+        "register of power",
+        "refused",
+        "The first values (500 of them, and two days) only ever rise, as a counter of energy "
+        "does, and their unit is one of power.",
+        "say the unit that it counts: ‹unit=kWh›; if it is power after all: ‹cumulative=false›",
+    ),
+    Rule(
+        "PLF215",
         "mixed units",
         "error",
         "The column of units has several, so that readings cannot be added up or compared.",

@@ -145,7 +145,9 @@ def _read_sheets(content: Content, sheet: str | None, measured: dict[str, Sheet]
             name = said["sheet"]
             _check_formulas(content, name, measured.get(name) or measured.get("content.xml"))
             spool = Spool()
-            parts.append(Part(content.stem, f"{content.file}: sheet {name}", spool.open, is_sheet=True))
+            parts.append(
+                Part(content.stem, f"{content.file}: sheet {name}", spool.open, is_sheet=True)
+            )
     if not parts:
         raise _nothing_read(content, sheet, names)
     if len(parts) == 1 and sheet is None:

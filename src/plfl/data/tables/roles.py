@@ -324,7 +324,7 @@ class _Finder:
         if form.is_ambiguous:
             sample = self.head.cells[name][0]
             ways = " or ".join(f"‹time_format={way}›" for way in form.formats)
-            raise self.columns.fault("PLF116", f"{sample!r} could be either; say {ways}", name, 0)
+            raise self.columns.fault("PLF117", f"{sample!r} could be either; say {ways}", name, 0)
         return form
 
     def _stamps(self, chosen: tuple[str, ...]) -> dict[str, Any]:

@@ -276,7 +276,7 @@ class _Rows:
             self.unit = self.unit or unit
             if text and unit != self.unit:
                 is_other = np.asarray(pc.equal(texts, text))
-                rows.refuse("PLF213", name, is_other, f"{{}} beside {self.unit}")
+                rows.refuse("PLF215", name, is_other, f"{{}} beside {self.unit}")
 
     def finish(self) -> tuple[_Table, Callable[[], Iterator[Series]]]:
         """The series of each client, in the order in which they come."""
