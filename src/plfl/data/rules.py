@@ -296,8 +296,8 @@ _ALL = (
         "PLF214",
         "unit of power not said",
         "error",
-        "The readings are power, and neither the header nor a column beside it says its unit: W and "
-        "kW differ by a factor of a thousand, and power is no energy.",
+        "The readings are power, and neither the header nor a column beside it says its unit: W "
+        "and kW differ by a factor of a thousand, and power is no energy.",
         "say it: ‹unit=kW› (or W, MW; kWh if it is energy after all)",
     ),
     Rule(

@@ -156,9 +156,10 @@ class Forecaster:
 
         Arguments:
           df: columns unique_id, ds and y; other numeric columns are covariates. Times may be the
-          index, and one series needs no unique_id. static_df: a row per unique_id; a column timezone says where each meter is. folder: a new folder to keep
-          everything in; a temporary one when left out. strict: refuse to start if any series cannot
-          take part, instead of leaving it out (`left_out`). observer: called after every round.
+          index, and one series needs no unique_id. static_df: a row per unique_id; a column
+          timezone says where each meter is. folder: a new folder to keep everything in; a temporary
+          one when left out. strict: refuse to start if any series cannot take part, instead of
+          leaving it out (`left_out`). observer: called after every round.
         """
         frame = open_frame(df, self.config)
         with new_folder(folder) as place:
