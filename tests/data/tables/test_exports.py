@@ -1,5 +1,5 @@
-"""Files in the shapes of real meter exports (numbers generated, ids invented), read with nothing but
-the time zone.
+"""Files in the shapes of real meter exports (numbers generated, ids invented), read with nothing
+but the time zone.
 
 TRUTH was found without plfl: sums of the column that counts by csv and a loop, times by eye. Each
 file that has a change of clocks has it in the middle. `understood.txt` holds the five lines that
