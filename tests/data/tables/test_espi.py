@@ -166,12 +166,12 @@ def test_a_wrong_reading_is_named_by_its_line(tmp_path):
 
 @pytest.mark.parametrize("filler", ["<a>" * 100 + "</a>" * 100, "<a/>" * 100, "x" * 400])
 def test_memory_does_not_grow_with_what_is_not_read(tmp_path, filler):
-    text = FEED.replace("<title/>", f"<title/><b>{filler * 20_000}</b>", 1)
+    text = FEED.replace("<title/>", f"<title/><b>{filler * 3000}</b>", 1)
     path = write_text(tmp_path, text, "feed.xml")
-    assert len(text) > 8_000_000
+    assert len(text) > 1_000_000
     tracemalloc.start()
     try:
         open_parts(path)
-        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+        assert tracemalloc.get_traced_memory()[1] < 500_000
     finally:
         tracemalloc.stop()

@@ -172,7 +172,7 @@ def _read_document(content: Content) -> Part:
     search.look(document, (), {})
     if not search.tables:
         raise content.fault("there is no list of readings in it", "PLF301")
-    place, table = max(search.tables.items(), key=lambda item: item[1].num_rows)
+    place, table = max(search.tables.items(), key=_size)
     table.check(content)
     others = [
         content.skip(f"the list at {'.'.join(other) or 'its top'} ({each.num_rows:,} rows)")
@@ -183,6 +183,11 @@ def _read_document(content: Content) -> Part:
     rows = _join(table.blocks, list(table.names), facts)
     table.names = dict.fromkeys(facts) | table.names
     return replace(_write(content, table, rows), findings=tuple(others))
+
+
+def _size(item: tuple[Path, _Table]) -> tuple[int, int]:
+    """Of two tables with as many rows the deeper one holds the readings."""
+    return item[1].num_rows, len(item[0])
 
 
 class _Search:
@@ -216,7 +221,7 @@ class _Search:
             names = dict.fromkeys(name for row in rows for name in _flatten(row))
             self._add(path, facts, rows, names)
         elif _are_lists(rows):
-            if not header and _is_texts(rows[0]):
+            if not header and len(rows) > 1 and _is_texts(rows[0]):
                 header = rows[0]
                 rows = rows[1:]
             is_header = len(header) == len(set(header)) == len(rows[0])
@@ -244,9 +249,9 @@ def _are_scalars(values: Iterable[Any]) -> bool:
 
 
 def _are_lists(rows: Sequence[Any]) -> bool:
-    """Whether they are at least two rows of values, equally long."""
+    """Whether they are rows of values, equally long."""
     return (
-        len(rows) > 1
+        bool(rows)
         and all(isinstance(row, list) and len(row) > 1 for row in rows)
         and len({len(row) for row in rows}) == 1
         and all(_are_scalars(row) for row in rows)
