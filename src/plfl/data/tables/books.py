@@ -144,21 +144,20 @@ def _read_sheets(content: Content, sheet: str | None, measured: dict[str, Sheet]
         spool.write(text)
         if "sheets" in said:
             names = said["sheets"]
-            hidden = [] if sheet else [name for name in names if name not in said["shown"]]
-            skipped += [content.skip(f"sheet {name!r} is hidden") for name in hidden]
+            skipped += [content.skip(f"sheet {name!r} is hidden") for name in said["hidden"]]
         elif "sheet" in said:
             name = said["sheet"]
-            _check_formulas(content, name, measured.get(name) or measured.get("content.xml"))
             spool = Spool()
+            _check_formulas(content, name, measured.get(name) or measured.get("content.xml"))
             if said["height"]:
                 parts.append(Part(name, f"{content.file}: sheet {name}", spool.open))
             else:
                 skipped.append(content.skip(f"sheet {name!r} is empty"))
     if not parts:
         raise _nothing_read(content, sheet, names)
-    if len(parts) == 1 and sheet is None:
-        parts = [replace(parts[0], name=content.stem)]
-    return [replace(parts[0], findings=tuple(skipped)), *parts[1:]]
+    is_only = len(parts) == 1 and sheet is None
+    name = content.stem if is_only else parts[0].name
+    return [replace(parts[0], name=name, findings=tuple(skipped)), *parts[1:]]
 
 
 def _nothing_read(content: Content, sheet: str | None, names: Sequence[str]) -> BadInput:

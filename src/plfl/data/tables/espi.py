@@ -6,7 +6,7 @@ seconds since 1970, duration, value. In a feed these are entries beside each oth
 what belongs to what; where links are missing, an entry belongs to the last one before it. What is
 not electric energy or power (gas, water, reactive energy) is skipped, with a note.
 
-https://www.naesb.org/ESPI_Standards.asp
+NAESB REQ.21, Energy Services Provider Interface.
 """
 
 import bisect
