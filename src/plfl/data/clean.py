@@ -45,6 +45,8 @@ _OF_CLOCKS = {
 }
 # So many equal steps in a row make a resolution; fewer are gaps.
 _SUSTAINED = 24
+# One stamp of so many beside the grid is a fault of its own; more are readings at any times.
+_MANY = 20
 _LONGEST_PAUSE = 10 * 366 * DAY
 
 
@@ -139,7 +141,8 @@ class _Client:
             return self._place_regular(utc, values)
         except _Irregular:
             if not (self.is_register or self.is_power):
-                self.notes.advise("PLF108", _advise_meaning(known))
+                if _MANY * self.notes.findings[-1].count > len(known):
+                    self.notes.advise("PLF108", _advise_meaning(known))
                 raise
         self.notes.rows = rows
         del self.notes.findings[num_findings:]

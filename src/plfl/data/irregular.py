@@ -70,8 +70,11 @@ class Grid(NamedTuple):
 
 
 def cover(times: np.ndarray, interval: int, zone: str, *, is_end: bool) -> Grid:
-    """A grid over all times (rising) whose intervals begin at full local hours."""
-    phase = -int(utc_offset(zone, times[:1])[0]) % interval
+    """A grid over all times (rising) whose intervals begin at full local hours, by the clock that
+    the year begins with, so that meters have the same grid whenever they begin.
+    """
+    year = times[:1].astype("datetime64[s]").astype("datetime64[Y]")
+    phase = -int(utc_offset(zone, year.astype("datetime64[s]").astype(np.int64))[0]) % interval
     start = (int(times[0]) - phase) // interval * interval + phase
     num_slots = (int(times[-1]) - is_end - start) // interval + 1
     return Grid(start, interval, num_slots, is_end)
@@ -83,7 +86,8 @@ def spread(times: np.ndarray, energy: np.ndarray, grid: Grid) -> np.ndarray:
     Between times (readings,) it is the energy (readings - 1,), NaN where that is unknown.
     """
     edges = grid.start + grid.interval * np.arange(grid.num_slots + 1)
-    cuts = np.union1d(times, edges)
+    # Both rise, so that sorting is merging; where a reading lies on an edge, a piece is empty.
+    cuts = np.sort(np.concatenate([times, edges]), kind="stable")
     lengths = np.diff(cuts)
     begins = cuts[:-1]
     step = np.searchsorted(times, begins, side="right") - 1
