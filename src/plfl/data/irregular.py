@@ -19,8 +19,8 @@ _MINUTES = (1, 2, 3, 5, 6, 10, 12, 15, 20, 30, 60, 120, 180, 240, 360, 480, 720,
 _STANDARD = 60 * np.array(_MINUTES)
 # A step from one reading to the next of more than so many intervals is a pause (both may be off),
 # and a power is held for so many of its own.
-PAUSE = 1 + 2 * JITTER
-HELD = 3
+_PAUSE = 1 + 2 * JITTER
+_HELD = 3
 # Steps so many times as long as the usual one say nothing about the interval.
 _FAR = 6
 # Of the time: steps of one length that make it the interval, or else those that an interval has to
@@ -50,10 +50,18 @@ def choose_interval(steps: np.ndarray) -> int:
     return int(_STANDARD[at])
 
 
-def usual_step(steps: np.ndarray) -> int:
-    """The step (seconds) such that shorter ones cover half of the time."""
+def choose_grid(steps: np.ndarray, asked: int | None, *, is_register: bool) -> tuple[int, float]:
+    """The interval (seconds) to bring readings to, and the longest step that is no pause.
+
+    One that is asked for and far finer than the readings is not taken, so that it is refused as
+    for regular ones. A register has counted all the time; a power is known for a few usual steps.
+    """
+    own = choose_interval(steps)
     ordered = np.sort(steps)
-    return int(ordered[np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)])
+    usual = ordered[np.searchsorted(np.cumsum(ordered), _MOST * ordered.sum())]
+    interval = asked if asked and _PAUSE * asked >= usual else own
+    longest = _PAUSE * interval
+    return interval, longest if is_register else min(longest, _HELD * own)
 
 
 class Grid(NamedTuple):
