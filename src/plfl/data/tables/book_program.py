@@ -99,7 +99,7 @@ def _write_rows(sheet: calamine.CalamineSheet) -> Iterator[list[str]]:
     }
     for row in sheet.iter_rows():
         cells = enumerate(() if _is_empty(row) else row)
-        yield [cell if cell == "" else _write(cell, column in timed) for column, cell in cells]
+        yield ["" if cell == "" else _write(cell, column in timed) for column, cell in cells]
 
 
 def _is_empty(row: list[Any]) -> bool:
