@@ -3,7 +3,7 @@
 Those of a frame are opened here, of text and Parquet in modules of their own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ class Columns:
     has_header: bool = True  # whether the names of the columns stand in it
     has_mark: bool = False  # whether it begins with a byte-order mark
     encoding: str = "utf-8"
+    sample: Mapping[str, Sequence[str]] | None = None  # first cells, where they were looked at
 
     def fault(
         self,
