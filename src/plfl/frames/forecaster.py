@@ -59,9 +59,6 @@ _ELSEWHERE = {
     "quantiles": "say level",
     "statics": "give static_df to fit",
     "layout": "frames are long, with a row per id and stamp",
-    "cumulative": (
-        "give energy or power; df['y'] = df.groupby('unique_id')['y'].diff() makes it of a register"
-    ),
     "time_format": "give stamps as datetimes",
     "decimal": "give loads as numbers",
 }

@@ -55,7 +55,7 @@ def refusal(path: str, **settings: object):
     text = str(raised.value)
     assert all(
         part in text
-        for part in (finding.code, Path(finding.place.file).name, in_python(finding.rule.fix))
+        for part in (finding.code, Path(finding.place.file).name, in_python(finding.fix))
     )
     assert diagnose(path, **settings).findings == (finding,)
     return finding

@@ -44,13 +44,14 @@ def main(wanted: str, book: BinaryIO, out: BinaryIO) -> None:
 def _write_book(wanted: str, stream: BinaryIO, out: BinaryIO) -> None:
     book = calamine.load_workbook(io.BytesIO(stream.read()))
     tables = [each for each in book.sheets_metadata if each.typ == _TABLE]
-    shown = [each.name for each in tables if each.visible == _VISIBLE]
     names = [each.name for each in tables]
-    _say(out, sheets=names, shown=shown)
-    for name in _choose(wanted, names) if wanted else shown:
-        sheet = book.get_sheet_by_name(name)
-        _say(out, sheet=name, height=sheet.height)
-        _write_text(sheet, out)
+    hidden = [each.name for each in tables if each.visible != _VISIBLE and not wanted]
+    _say(out, sheets=names, hidden=hidden)
+    for name in _choose(wanted, names) if wanted else names:
+        if name not in hidden:
+            sheet = book.get_sheet_by_name(name)
+            _say(out, sheet=name, height=sheet.height)
+            _write_text(sheet, out)
     _say(out, end=True)
 
 

@@ -6,6 +6,7 @@ with the finest readings is read: exports put days and hours side by side.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 import numpy as np
 
@@ -68,7 +69,8 @@ def _read_best(parts: Sequence[Part], config: Config) -> Readings:
     reasons: list[BadInput] = []
     for part in parts:
         try:
-            read = _read_part(part, config)
+            named = replace(part, name=PurePath(part.file.partition(": sheet ")[0]).stem)
+            read = _read_part(named, config)
             found.append((_typical_step(read), read))
         except Fault as error:
             reasons.append(error)

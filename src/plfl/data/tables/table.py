@@ -23,6 +23,7 @@ from plfl.data.rules import Finding
 from plfl.data.tables.cells import Rows, read_rows
 from plfl.data.tables.clock import Clock, make_clock
 from plfl.data.tables.columns import Columns
+from plfl.data.tables.forms import EPOCH_UNITS
 from plfl.data.tables.roles import Roles, find_roles
 from plfl.data.tables.statics import Statics, read_statics
 from plfl.data.tables.words import unit_of
@@ -123,7 +124,7 @@ def _understood(table: _Table) -> Understood:
         num_columns=len(table.columns.schema.names),
         num_before=max(0, (table.columns.first_line or 1) - 1 - table.columns.has_header),
         time=roles.time,
-        time_words=f"{roles.time_words}{' with offsets' if roles.has_offset else ''}",
+        time_words=roles.time_words + (" with offsets" if _shows_offsets(roles) else ""),
         zone=table.clock.zone,
         stamp_zone=None if roles.has_offset else table.clock.stamp_zone,
         is_end=table.clock.is_end,
@@ -136,6 +137,10 @@ def _understood(table: _Table) -> Understood:
         skipped=tuple(roles.skipped),
         has_ids=bool(roles.ids) or roles.is_wide,
     )
+
+
+def _shows_offsets(roles: Roles) -> bool:
+    return roles.has_offset and roles.config.time_format not in EPOCH_UNITS
 
 
 # Long tables, and those with a row per day
