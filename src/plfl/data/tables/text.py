@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from plfl.data.rules import Fault, fault
-from plfl.data.tables.columns import Columns, reason_of
+from plfl.data.tables.columns import UNNAMED, Columns, reason_of
 from plfl.data.tables.forms import MISSING, kind_of
 
 _SAMPLE_BYTES = 1 << 18
@@ -91,6 +91,7 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     has_header = names is not None
     if names is None:
         names = [f"column {k + 1}" for k in range(len(rows[-1]))]
+    names = [name or f"{UNNAMED}{k}" for k, name in enumerate(names)]
     has_rows = is_cut or ends[-1] > num_before
     return Dialect(encoding, mark, delimiter, tuple(names), has_header, num_before, has_rows)
 
