@@ -21,7 +21,7 @@ _QUANTITIES = {
     FACT: r"duration|post ?code|zip( ?code)?|plz|capacity|latitude|longitude|sq ?ft|floor ?area|"
     r"issues?|occupants|ptid|row ?quality|pas en minutes|num(ber)? of \w+",
     "price": r"costs?|prices?|charges?|amount|kosten|preis|prix|precio|costo|fees?|bill(ed|ing)?|"
-    r"€|\$|£|eur(os?)?|usd|gbp|\w*ct ?/ ?kwh|pence",
+    r"€|\$|£|eur(os?)?|usd|gbp|(ct|cents?) (per )?kwh|pence",
     "gas": r"gas|erdgas|gaz|m3|m³|therms?|ccf|btu|mj",
     "water": r"water|wasser|eau|agua|acqua|lit(er|re)s?|gallons?",
     "heat": r"heat(?! ?pump)|heating|cooling|steam|chilled|warmte|wärme|fernwärme|kj|gj",
