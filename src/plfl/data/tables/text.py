@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from plfl.data.rules import Fault, fault
-from plfl.data.tables.columns import Columns, reason_of
+from plfl.data.tables.columns import UNNAMED, Columns, reason_of
 from plfl.data.tables.forms import MISSING, kind_of
 
 _SAMPLE_BYTES = 1 << 18
@@ -99,6 +99,7 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     has_header = names is not None
     if names is None:
         names = [f"column {k + 1}" for k in range(len(rows[-1]))]
+    names = [name or f"{UNNAMED}{k}" for k, name in enumerate(names)]
     has_rows = is_cut or ends[-1] > num_before
     longest = max(len(line.encode(encoding)) for line in lines)
     block = min(max(_LEAST_BLOCK, _LINES_IN_BLOCK * longest), _LARGEST_BLOCK)
@@ -191,11 +192,12 @@ def _with_units(rows: list[list[str]], at: int, names: list[str]) -> list[str]:
     if not all(upper):
         return names
     pairs = zip(upper, names, strict=False)  # the last cell may be missing
-    return [f"{name} [{unit}]" if unit else name for name, unit in pairs]
+    return [f"{name} [{unit.strip('[]()')}]" if unit else name for name, unit in pairs]
 
 
 def _is_short(cell: str) -> bool:
-    return len(cell.strip("[]()")) <= 4
+    """Whether a cell could be a unit; [dd.MM.yyyy HH:mm] stands there for dates."""
+    return len(cell.strip("[]()")) <= 4 or (cell.startswith("[") and cell.endswith("]"))
 
 
 def _main_kind(cells: Sequence[str]) -> str:
