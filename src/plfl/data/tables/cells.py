@@ -82,8 +82,9 @@ class Rows:
         if pa.types.is_dictionary(ids.type) and ids.dictionary.null_count:
             ids = ids.dictionary.take(ids.indices)
         self.refuse("PLF303", name, ids.is_null(), "the id is empty")
-        if self.columns.first_line is not None:  # ="0123" keeps a spreadsheet from counting with it
-            ids = pc.replace_substring_regex(pc.utf8_trim_whitespace(ids), '^="(.*)"$', r"\1")
+        if self.columns.first_line is not None:  # ="012" and '012 keep spreadsheets from counting
+            ids = pc.utf8_trim_whitespace(ids)
+            ids = pc.replace_substring_regex(ids, r"""^(?:="(.*)"|'(\d+))$""", r"\1\2")
         try:
             if not (pa.types.is_dictionary(ids.type) and is_text(ids.type)):
                 ids = ids.cast(pa.string())

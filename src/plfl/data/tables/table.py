@@ -216,7 +216,8 @@ class _Rows:
             self.rows[here] = at[chosen]
         if self.register:
             ids = rows.texts(self.register).fill_null("")
-            self.registers[here] = _encode(ids, self.known_registers)[chosen]
+            own = np.repeat(_encode(ids, self.known_registers), max(1, len(roles.slots)))
+            self.registers[here] = own[chosen]
 
     def _room(self, num: int) -> slice:
         """Room for more rows; arrays grow in place."""

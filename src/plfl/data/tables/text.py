@@ -178,11 +178,12 @@ def _with_units(rows: list[list[str]], at: int, names: list[str]) -> list[str]:
     if not all(upper):
         return names
     pairs = zip(upper, names, strict=False)  # the last cell may be missing
-    return [f"{name} [{unit}]" if unit else name for name, unit in pairs]
+    return [f"{name} [{unit.strip('[]()')}]" if unit else name for name, unit in pairs]
 
 
 def _is_short(cell: str) -> bool:
-    return len(cell.strip("[]()")) <= 4
+    """Whether a cell could be a unit; [dd.MM.yyyy HH:mm] stands there for dates."""
+    return len(cell.strip("[]()")) <= 4 or (cell.startswith("[") and cell.endswith("]"))
 
 
 def _main_kind(cells: Sequence[str]) -> str:
