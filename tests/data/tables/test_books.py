@@ -24,7 +24,7 @@ from data.tables.written import (
 from plfl.data.rules import Fault
 from plfl.data.tables import book_program, books
 from plfl.data.tables.files import Part, open_parts
-from plfl.errors import BadInput
+from plfl.errors import BadInput, RunFailed
 
 
 def lines(part: Part) -> list[list[str]]:
@@ -231,3 +231,9 @@ def test_a_reader_that_hangs_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(book_program, "__file__", str(program))
     monkeypatch.setattr(books, "_MOST_SECONDS", 0.2)
     assert "damaged" in refusal(tmp_path, write_xlsx({"a": make_rows(2)}))
+
+
+def test_a_reader_that_cannot_be_started_is_said_to_be(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.executable", str(tmp_path / "none"))
+    with pytest.raises(RunFailed, match="save the table as CSV"):
+        sheets(tmp_path, write_xlsx({"a": make_rows(2)}))

@@ -14,7 +14,7 @@ import re
 import struct
 import sys
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import python_calamine as calamine
 
@@ -87,15 +87,23 @@ def _write_text(sheet: calamine.CalamineSheet, out: BinaryIO) -> None:
 
 
 def _write_rows(sheet: calamine.CalamineSheet) -> Iterator[list[str]]:
-    """Rows as text; days get a time where others of their column have one."""
+    """Rows as text, none where all cells are empty; days get a time where others of their column
+    have one.
+    """
     timed = {
         column
         for row in sheet.iter_rows()
+        if not _is_empty(row)
         for column, cell in enumerate(row)
         if isinstance(cell, dt.datetime) and _round(cell).time() != dt.time()
     }
     for row in sheet.iter_rows():
-        yield [_write(cell, column in timed) for column, cell in enumerate(row)]
+        cells = enumerate(() if _is_empty(row) else row)
+        yield ["" if cell == "" else _write(cell, column in timed) for column, cell in cells]
+
+
+def _is_empty(row: list[Any]) -> bool:
+    return row.count("") == len(row)  # fast, as most of a large sheet may be
 
 
 def _write(cell: object, is_timed: bool) -> str:

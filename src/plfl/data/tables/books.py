@@ -26,7 +26,7 @@ from plfl.data.tables.markup import Scan
 from plfl.data.tables.markup import read as read_markup
 from plfl.data.tables.part import CHUNK, Content, Part, Spool
 from plfl.data.tables.sheets import Sheet, check_text, measure
-from plfl.errors import BadInput
+from plfl.errors import BadInput, RunFailed
 
 # What an encrypted workbook holds: as of 2007 the name of a stream, before that a record that says
 # so behind the one that begins a workbook.
@@ -175,13 +175,7 @@ def _convert(content: Content, sheet: str) -> Iterator[tuple[dict[str, Any], byt
     """What the program beside this module says of a workbook, and text of the sheet it named last;
     one that dies of a workbook has found it damaged.
     """
-    command = [sys.executable, "-P", book_program.__file__, json.dumps(sheet)]
-    with (
-        _as_file(content) as book,
-        subprocess.Popen(
-            command, stdin=book, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ) as program,
-    ):
+    with _start(content, sheet) as program:
         watch = threading.Timer(_MOST_SECONDS, program.kill)
         watch.start()
         try:
@@ -189,6 +183,20 @@ def _convert(content: Content, sheet: str) -> Iterator[tuple[dict[str, Any], byt
         finally:
             watch.cancel()
             program.kill()  # it has ended, or nobody listens any more
+
+
+def _start(content: Content, sheet: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-P", book_program.__file__, json.dumps(sheet)]
+    try:
+        with _as_file(content) as book:
+            return subprocess.Popen(
+                command, stdin=book, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+    except OSError as error:
+        raise RunFailed(
+            f"no process could be started to read {content.file} ({error.strerror})",
+            "save the table as CSV",
+        ) from None
 
 
 def _as_file(content: Content) -> BinaryIO:

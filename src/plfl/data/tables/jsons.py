@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from plfl.data.tables.columns import reason_of
 from plfl.data.tables.part import CHUNK, Content, Part, write_csv
 
-_MOST_BYTES = 128 << 20
+_MOST_BYTES = 64 << 20
 _LONGEST_LINE = 4 << 20
 _MOST_COLUMNS = 4096
 _MOST_CELLS = 200_000_000
