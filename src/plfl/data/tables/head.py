@@ -1,6 +1,7 @@
 """The first cells of a table: what kind each column is, and how its times are written."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -84,10 +85,12 @@ class Head:
     def distinct(self, name: str) -> list[str]:
         """The different values of a column, or the first of very many."""
         found: dict[str, None] = {}
-        for batch in self.columns.read([name]):
-            cells = batch.column(name)
-            cells = cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
-            found |= dict.fromkeys(show(cell) for cell in cells.unique() if cell.is_valid)
+        for rows in read_rows(self.columns, [name]):
+            cells = rows.batch.column(name)
+            cells = rows.texts(name) if is_text(cells.type) else cells
+            with suppress(pa.ArrowException):  # of some types Arrow does not tell cells apart
+                cells = cells.unique()
+            found |= dict.fromkeys(show(cell) for cell in cells if cell.is_valid)
             if len(found) > _MOST_VALUES:
                 break
         return list(found)

@@ -120,15 +120,16 @@ class _Finder:
 
     def _without_sum(self, chosen: tuple[str, ...]) -> tuple[str, ...]:
         """Without a column that is the sum of all others."""
-        if len(chosen) < _FEWEST_SUMMED:
-            return chosen
         cells = [self.head.cells[name][:_SUM_ROWS] for name in chosen]
         num = min(map(len, cells))
+        if min(num, len(chosen)) < _FEWEST_SUMMED:
+            return chosen
         decimal = find_decimal(cell for column in cells for cell in column) or "."
         values = np.array([[number_of(cell, decimal) for cell in some[:num]] for some in cells])
-        rest = values.sum(0) - values
-        is_sum = np.isclose(values, rest, rtol=1e-3).all(1) & (np.ptp(values, axis=1) > 0)
-        if num < _FEWEST_SUMMED or not is_sum.any():
+        with np.errstate(over="ignore", invalid="ignore"):
+            rest = values.sum(0) - values
+            is_sum = np.isclose(values, rest, rtol=1e-3).all(1) & (np.ptp(values, axis=1) > 0)
+        if not is_sum.any():
             return chosen
         total = chosen[int(np.argmax(is_sum))]
         self.skipped[total] = "it is the sum of the others"
