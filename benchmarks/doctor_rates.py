@@ -32,7 +32,10 @@ from plfl.runs.doctor import Diagnosis, examine
 
 DEFAULT = ("bundled:CA", "bundled:IL", "bundled:NY", "generated:40?days=365&minutes=30")
 DAY = np.timedelta64(1, "D")
-NOT_HERE = {"PLF309": "needs a ComStock folder: tests/data/comstock/test_read.py"}
+NOT_HERE = {
+    "PLF309": "needs a ComStock folder: tests/data/comstock/test_read.py",
+    "PLF313": "needs an archive or a workbook: tests/data/tables/test_files.py",
+}
 
 
 # Meters as they are

@@ -311,3 +311,10 @@ def test_a_recipe_refuses_unknown_keys_too():
 def test_an_unknown_recipe_is_refused_with_the_known_ones():
     with pytest.raises(BadInput, match="unknown recipe 'papre'; known recipes: forecast, paper"):
         make_recipe("papre", {})
+
+
+@pytest.mark.parametrize("value", [True, False, None])
+def test_what_is_judged_when_left_out_can_be_said_either_way(value):
+    config = Config(cumulative=value)
+    assert config.cumulative is value
+    assert ("cumulative" in config.to_toml()) == (value is not None)

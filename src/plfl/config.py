@@ -42,7 +42,6 @@ GIVEN = "given in Python"
 IGNORABLE = ("PLF205", "PLF207", "PLF209")
 UP_TO = "up to "  # before a horizon: one model for all leads up to it
 _MAX_DIGITS = 9
-_TRUE_OR_FALSE = (bool, bool | None)
 _LONGEST_SHOWN = 80
 AnySettings = TypeVar("AnySettings", bound="Settings")
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
@@ -71,7 +70,7 @@ class Settings(BaseModel):
         given = values if isinstance(values, Mapping) else {}  # settings that were checked before
         check_keys(given, cls.model_fields, cls.unknown_key)
         for key, value in given.items():
-            if isinstance(value, bool) and cls.model_fields[key].annotation not in _TRUE_OR_FALSE:
+            if isinstance(value, bool) and "bool" not in str(cls.model_fields[key].annotation):
                 raise BadInput(
                     f"{key} = {value}: a number or a text is needed, not {str(value).lower()}",
                     _example(cls, key),
@@ -290,9 +289,7 @@ class Config(Settings):
     header says when left out, else kWh.
     """
     cumulative: bool | None = None
-    """Tables: readings are a register that counts up, not the energy of each interval; judged by
-    the readings when left out.
-    """
+    """Tables: whether readings are a register that counts up; they are judged when left out."""
     interval: Duration | None = None
     """Resample to this interval, such as 1h; what most meters have when left out."""
     duplicates: Literal["refuse", "first", "last", "mean"] = "refuse"

@@ -48,6 +48,16 @@ def in_python(text: str) -> str:
     return _SETTING.sub(lambda found: f"{found[1]}={_literal(found[2])}", text)
 
 
+def find_settings(text: str) -> dict[str, str]:
+    """The first setting that a way out names, if it says a value for it.
+
+    >>> find_settings("say ‹unit=kW› or ‹unit=W›"), find_settings("say ‹id_column=...›")
+    ({'unit': 'kW'}, {})
+    """
+    found = _SETTING.search(text)
+    return {found[1]: found[2]} if found and "..." not in found[2] else {}
+
+
 def _argument(found: re.Match[str]) -> str:
     name = found[1].replace("-", "_")
     return f"{name}={found[2]}" if found[2] else name

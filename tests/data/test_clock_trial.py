@@ -23,6 +23,7 @@ STANDARD = {
     "Europe/Berlin": "Etc/GMT-1",
     "Australia/Sydney": "Etc/GMT-10",
     "Pacific/Auckland": "Etc/GMT-12",
+    "America/Santiago": "Etc/GMT+4",
 }
 
 
@@ -96,6 +97,13 @@ def test_the_named_standard_time_is_the_clock_without_summer_time(zone):
     utc = year_of(zone)
     [name] = {trial.stamp_timezone for trial in try_clocks(utc, zone)[2:-1]}
     np.testing.assert_array_equal(stamps_to_utc(name, standard(zone, utc))[0], utc)
+
+
+def test_a_month_of_other_clocks_is_no_standard_time():
+    """Morocco goes back for Ramadan, so that its standard time is an hour ahead of UTC."""
+    stamps = year_of("Africa/Casablanca", year=2023)
+    names = [trial.stamp_timezone for trial in try_clocks(stamps, "Africa/Casablanca")]
+    assert names[2:] == ["Etc/GMT-1", "UTC"]
 
 
 @pytest.mark.parametrize("zone", ["Australia/Adelaide", "America/St_Johns"])

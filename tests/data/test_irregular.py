@@ -351,6 +351,25 @@ def test_energy_at_irregular_times_is_refused_with_what_it_may_be(tmp_path, valu
     assert load(path, **{name: True if value == "true" else value}).panel is not None
 
 
+def test_one_stamp_beside_the_grid_is_not_taken_for_power(tmp_path):
+    times = pd.date_range("2024-01-08", periods=400, freq="15min", tz="UTC").to_series()
+    times.iloc[50] += pd.Timedelta("5min")
+    frame = irregular_frame(np.random.default_rng(0).gamma(2, 1, 400)).assign(ds=times.to_numpy())
+    finding = only(load(write(tmp_path, frame), timezone="UTC"))
+    assert (finding.code, finding.fix) == ("PLF108", finding.rule.fix)
+
+
+def test_meters_that_begin_in_other_seasons_share_a_grid():
+    def meter(name, begin):
+        times = seconds(begin) + np.cumsum(np.random.default_rng(1).integers(300, 900, 4000))
+        none = np.zeros((4000, 0), np.float32)
+        return Series(name, times, 900 + np.arange(4000.0), none, np.zeros(0), "Europe/Berlin")
+
+    both = Readings([meter("a", "2024-01-20"), meter("b", "2024-07-01T05:00")])
+    panel, _ = make_panel(both, Config(interval="1d"))
+    assert panel.ids == ("a", "b")
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_file_of_a_register_at_any_times_is_read_without_a_setting(tmp_path, kind):
     counts = 4000 + np.cumsum(np.random.default_rng(0).gamma(2, 1, 400))

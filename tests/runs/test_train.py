@@ -107,6 +107,7 @@ def test_a_stored_config_is_complete_and_runs_again(tmp_path):
             "timezone",
             "stamp_timezone",
             "time_format",
+            "cumulative",
             "interval",
             "covariates",
             "statics",

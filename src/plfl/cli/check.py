@@ -76,11 +76,22 @@ def print_rules(rules: "list[Rule]") -> None:
 
 
 def print_diagnosis(diagnosis: "Diagnosis") -> None:
-    """What the doctor found: the data in one line, a table of faults, and the way out of each."""
+    """What the doctor found: how each table was read, the data in one line, a table of faults, and
+    the way out of each; at the end the command that reads the data right.
+    """
+    for first, *others in diagnosis.understood[:MAX_ROWS]:
+        say(Text(first, "bold"), *(f"  {line}" for line in others), soft_wrap=True)
     say(f"{', '.join(diagnosis.sources)}: {_describe(diagnosis)}", soft_wrap=True)
-    if not diagnosis.findings:
+    if diagnosis.findings:
+        _print_findings(diagnosis)
+    else:
         say("Nothing found.")
-        return
+    if diagnosis.command:
+        what = "Use it" if diagnosis.is_usable else "Try"
+        say(f"{what}: {diagnosis.command}", soft_wrap=True)
+
+
+def _print_findings(diagnosis: "Diagnosis") -> None:
     groups = diagnosis.groups()
     heads = ["code", "fault", "effect", *right("count", "clients")]
     say(make_table(heads, map(_group_row, groups)))

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column
 
-from plfl.cli.console import Bar, answer, make_table, right, say
+from plfl.cli.console import MAX_ROWS, Bar, answer, make_table, right, say, status
+from plfl.config import Config, parse_settings
 
 if TYPE_CHECKING:
     from plfl.data.comstock.fetch import FetchResult
     from plfl.data.download import Progress
+    from plfl.runs.convert import Converted
 
 app = typer.Typer(help="What data there is, and how to get more.", no_args_is_help=True)
 
@@ -44,6 +46,80 @@ def print_sets(sets: list[dict[str, Any]]) -> None:
         make_table(heads, rows),
         *(f"Each has {names}." for names in inputs),
         "Use one: plfl run --data bundled:NY · more: plfl data fetch comstock --help",
+    )
+
+
+@app.command("formats", epilog="Example: `plfl data formats --json`")
+def list_formats(
+    is_json: Annotated[
+        bool, typer.Option("--json", help="Print the list as one JSON object.")
+    ] = False,
+) -> None:
+    """List the meter exports that are known by name; most others are read too."""
+    from plfl.data.tables.profiles import PROFILES
+
+    formats = [
+        {"name": each.name, "title": each.title, "zone": each.zone, "columns": list(each.columns)}
+        for each in PROFILES
+    ]
+    answer({"formats": formats}, lambda: print_formats(formats), is_json=is_json)
+
+
+def print_formats(formats: list[dict[str, Any]]) -> None:
+    """Known formats: name and meaning."""
+    rows = [[one["name"], one["title"]] for one in formats]
+    say(
+        make_table(["format", Column("what it is", overflow="fold")], rows),
+        "Text (any delimiter and encoding), workbooks, JSON, Parquet, XML, plain or in gz and zip, "
+        "are recognised by what is in them: long, wide, or a row per day.",
+        "See how a file is read: plfl check FILE · choose a format: --set format=NAME",
+    )
+
+
+@app.command(
+    "convert",
+    epilog="Examples: `plfl data convert export.csv --out meters.parquet --set "
+    "timezone=Europe/Brussels` · `plfl data convert 'exports/*.zip' --out meters.parquet`",
+)
+def convert_data(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...", help="Files, folders, patterns, or - for standard input."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The new Parquet file to write.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Say how files are read; may be repeated."),
+    ] = None,
+    is_json: Annotated[
+        bool, typer.Option("--json", help="Print what was written as one JSON object.")
+    ] = False,
+) -> None:
+    """Write meter exports of any kind as one clean table that needs no settings."""
+    values = parse_settings(settings or [])
+    from plfl.runs.convert import convert
+
+    with status("reading ..."):
+        result = convert(sources, out, Config(**values))
+    answer(result.to_dict(), lambda: print_converted(result), is_json=is_json)
+
+
+def print_converted(result: "Converted") -> None:
+    """How each table was read, and what was written."""
+    for first, *others in result.understood[:MAX_ROWS]:
+        say(first, *(f"  {line}" for line in others), soft_wrap=True)
+    panel = result.panel
+    refused = sorted({str(each.client) for each in result.findings if each.rule.level == "refused"})
+    if refused:
+        say(f"Left out {len(refused):,}: {', '.join(refused[:MAX_ROWS])}", soft_wrap=True)
+    num = f"{panel.num_clients:,} meter{'s' if panel.num_clients != 1 else ''}"
+    say(
+        f"{result.path}: {num}, {result.num_readings:,} readings of {panel.minutes:g} min",
+        f"Use it: plfl run --data {result.path}"
+        + (f" --set statics={result.statics}" if result.statics else ""),
+        soft_wrap=True,
     )
 
 

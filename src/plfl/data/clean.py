@@ -16,7 +16,7 @@ from plfl.config import Config
 from plfl.data.clock_trial import advise_clock, stamps_to_utc
 from plfl.data.detectors import find_runs, is_register
 from plfl.data.grid import MANY_INTERVALS, asked_interval, put_on_one_grid
-from plfl.data.irregular import HELD, PAUSE, average, choose_interval, cover, spread, usual_step
+from plfl.data.irregular import average, choose_grid, cover, spread
 from plfl.data.judge import judge
 from plfl.data.notes import DAY, JITTER, Gridded, Int, Notes, say_count, say_length
 from plfl.data.panel import LARGEST, Panel
@@ -47,6 +47,8 @@ _OF_CLOCKS = {
 }
 # So many equal steps in a row make a resolution; fewer are gaps.
 _SUSTAINED = 24
+# One stamp of so many beside the grid is a fault of its own; more are readings at any times.
+_MANY = 20
 _LONGEST_PAUSE = 10 * 366 * DAY
 
 
@@ -128,12 +130,12 @@ class _Client:
 
     def _grid(self) -> Gridded:
         utc, values = self._merge(*self._in_order(self._utc(), self._finite_values()))
-        known = values[np.isfinite(values)]
+        is_known = np.isfinite(values)
+        known = values[is_known]
         if len(known) < 2:
             self.notes.row("PLF109", 0, f"it has {say_count(len(known), 'reading')}")
             raise _Refused
-        times = utc[np.isfinite(values)]
-        if self.series.is_cumulative is None and is_register(known, times):
+        if self.series.is_cumulative is None and is_register(known, utc[is_known]):
             self._take_as_register(known)
         rows = self.notes.rows
         num_findings = len(self.notes.findings)
@@ -141,7 +143,8 @@ class _Client:
             return self._place_regular(utc, values)
         except _Irregular:
             if not (self.is_register or self.is_power):
-                self.notes.advise("PLF108", _advise_meaning(known))
+                if _MANY * self.notes.findings[-1].count > len(known):
+                    self.notes.advise("PLF108", _advise_meaning(known))
                 raise
         self.notes.rows = rows
         del self.notes.findings[num_findings:]
@@ -165,12 +168,8 @@ class _Client:
         self.notes.rows = rows[is_known]
         times = utc[is_known]
         steps = np.diff(times)
-        own = choose_interval(steps)
         asked = asked_interval(self.config)
-        # One that is finer than the readings is refused later, as it is for regular ones.
-        interval = asked if asked and PAUSE * asked >= usual_step(steps) else own
-        # A register has counted all the time, and a power is known for a few usual steps.
-        longest = PAUSE * interval if self.is_register else min(PAUSE * interval, HELD * own)
+        interval, longest = choose_grid(steps, asked, is_register=self.is_register)
         is_step = steps <= longest
         energy = self._energy_of(times, values[is_known], is_step)
         grid = cover(utc, interval, self.series.zone, is_end=self.series.is_end or self.is_register)
@@ -180,10 +179,9 @@ class _Client:
             self.notes.row("PLF109", None, "fewer than 2 intervals without a pause remain")
             raise _Refused
         detail = f"steps from {say_length(steps.min())} to {say_length(steps.max())}, energy per "
-        is_other = steps != own
-        self.notes.reading(
-            "PLF116", is_other.argmax() + 1, detail + say_length(interval), is_other.sum()
-        )
+        is_other = steps != interval
+        count = max(1, is_other.sum())
+        self.notes.reading("PLF116", is_other.argmax() + 1, detail + say_length(interval), count)
         inputs = average(self.series.covariates[rows], utc, grid)
         return self._gridded(grid.start, interval, load, inputs)
 

@@ -8,6 +8,7 @@ local starts is believed only where local starts are impossible and it alone lea
 is not there (an hour that comes twice and is there once) proves nothing.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ from plfl.data.zones import find_shifts, to_utc
 # Around a change of clocks, what is looked at.
 _WINDOW = 86_400
 _HOUR = 3600
+_YEARS = 2 * 366 * 86_400
+_SEASON = 90 * 86_400
 
 
 class ClockTrial(NamedTuple):
@@ -128,7 +131,7 @@ class _Near(NamedTuple):
         nearest = inside[chosen]
         shifts = np.abs(moved)[nearest]
         is_close = np.abs(stamps[chosen] - local[nearest]) <= 1.5 * shifts + usual
-        standard = int(min(before.min(), (before + moved).min()))
+        standard = _standard_offset(zone, int(at[0]))
         return cls(stamps[chosen], shifts, is_close, usual, standard)
 
     def try_one(self, zone: str, *, is_end: bool) -> ClockTrial:
@@ -145,6 +148,21 @@ class _Near(NamedTuple):
             num_repeated=int((steps == 0).sum()),
             num_gaps=int((is_gap & self.is_close[order[:-1]]).sum()),
         )
+
+
+def _standard_offset(zone: str, time: int) -> int:
+    """Local time minus UTC without summer time: the least that holds for a season around a time.
+
+    Morocco's clocks go back for a month each year: the rest is its standard time.
+    """
+    changes = find_shifts(zone, time - _YEARS, time + _YEARS)
+    lasting = [
+        before + moved
+        for (at, moved, before), (end, *_) in pairwise(changes)
+        if end - at >= _SEASON
+    ]
+    _, moved, before = changes[0]
+    return min(lasting, default=min(before, before + moved))
 
 
 def _name_offset(seconds: int) -> str | None:

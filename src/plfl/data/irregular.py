@@ -19,8 +19,8 @@ _MINUTES = (1, 2, 3, 5, 6, 10, 12, 15, 20, 30, 60, 120, 180, 240, 360, 480, 720,
 _STANDARD = 60 * np.array(_MINUTES)
 # A step from one reading to the next of more than so many intervals is a pause (both may be off),
 # and a power is held for so many of its own.
-PAUSE = 1 + 2 * JITTER
-HELD = 3
+_PAUSE = 1 + 2 * JITTER
+_HELD = 3
 # Steps so many times as long as the usual one say nothing about the interval.
 _FAR = 6
 # Of the time: steps of one length that make it the interval, or else those that an interval has to
@@ -50,10 +50,18 @@ def choose_interval(steps: np.ndarray) -> int:
     return int(_STANDARD[at])
 
 
-def usual_step(steps: np.ndarray) -> int:
-    """The step (seconds) such that shorter ones cover half of the time."""
+def choose_grid(steps: np.ndarray, asked: int | None, *, is_register: bool) -> tuple[int, float]:
+    """The interval (seconds) to bring readings to, and the longest step that is no pause.
+
+    One that is asked for and far finer than the readings is not taken, so that it is refused as
+    for regular ones. A register has counted all the time; a power is known for a few usual steps.
+    """
+    own = choose_interval(steps)
     ordered = np.sort(steps)
-    return int(ordered[np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)])
+    usual = ordered[np.searchsorted(np.cumsum(ordered), _MOST * ordered.sum())]
+    interval = asked if asked and _PAUSE * asked >= usual else own
+    longest = _PAUSE * interval
+    return interval, longest if is_register else min(longest, _HELD * own)
 
 
 class Grid(NamedTuple):
@@ -70,8 +78,11 @@ class Grid(NamedTuple):
 
 
 def cover(times: np.ndarray, interval: int, zone: str, *, is_end: bool) -> Grid:
-    """A grid over all times (rising) whose intervals begin at full local hours."""
-    phase = -int(utc_offset(zone, times[:1])[0]) % interval
+    """A grid over all times (rising) whose intervals begin at full local hours, by the clock that
+    the year begins with, so that meters have the same grid whenever they begin.
+    """
+    year = times[:1].astype("datetime64[s]").astype("datetime64[Y]")
+    phase = -int(utc_offset(zone, year.astype("datetime64[s]").astype(np.int64))[0]) % interval
     start = (int(times[0]) - phase) // interval * interval + phase
     num_slots = (int(times[-1]) - is_end - start) // interval + 1
     return Grid(start, interval, num_slots, is_end)
@@ -83,7 +94,8 @@ def spread(times: np.ndarray, energy: np.ndarray, grid: Grid) -> np.ndarray:
     Between times (readings,) it is the energy (readings - 1,), NaN where that is unknown.
     """
     edges = grid.start + grid.interval * np.arange(grid.num_slots + 1)
-    cuts = np.union1d(times, edges)
+    # Both rise, so that sorting is merging; where a reading lies on an edge, a piece is empty.
+    cuts = np.sort(np.concatenate([times, edges]), kind="stable")
     lengths = np.diff(cuts)
     begins = cuts[:-1]
     step = np.searchsorted(times, begins, side="right") - 1

@@ -85,6 +85,7 @@ class Understood:
     registers: tuple[str, ...]
     covariates: tuple[str, ...]
     skipped: tuple[str, ...]
+    has_ids: bool  # whether it names its meters
 
 
 @dataclass(frozen=True)

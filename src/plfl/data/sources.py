@@ -1,13 +1,15 @@
 """From a source as a person writes it (`bundled:CA`, `meters.csv`) to a checked panel.
 
-A source is KIND:WHAT?option=value&..., or the path of a table, whose options are the table fields
-of the config (`meters.csv?timezone=America/Chicago&unit=Wh`). A kind is one module with a `SOURCE`
+A source is KIND:WHAT?option=value&..., or the path of a table, of a folder of tables, a pattern
+such as `exports/*.csv` or `-` for standard input, whose options are the table fields of the config
+(`meters.csv?timezone=America/Chicago&unit=Wh`). A kind is one module with a `SOURCE`
 (see `plfl.data.readings.Source`) and one line here; the module is imported when it is needed: a
 forecast waits for no other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from glob import glob, has_magic
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,8 @@ from plfl.config import GIVEN, TABLE_FIELDS, Config, parse_settings
 from plfl.data.clean import make_panel
 from plfl.data.copies import find_copies
 from plfl.data.panel import Panel, concatenate
-from plfl.data.readings import Readings, Source, cut_off, readings_of
-from plfl.data.rules import Finding
+from plfl.data.readings import Readings, Source, Understood, cut_off, readings_of
+from plfl.data.rules import Finding, fault
 from plfl.data.scratch import Scratch
 from plfl.errors import BadInput
 
@@ -46,6 +48,7 @@ class Loaded:
     # The clients that can be used, in the order of their ids; None if there is none.
     panel: Panel | None
     findings: tuple[Finding, ...]
+    understood: tuple[Understood, ...] = ()  # how tables were read
 
     def usable(self) -> Panel:
         """The panel, or an error that says why there is none."""
@@ -90,8 +93,9 @@ def load_sources(
     loaded = [load_source(source, config, scratch, asked) for source in sources]
     panels = [each.panel for each in loaded if each.panel is not None]
     findings = tuple(finding for each in loaded for finding in each.findings)
+    understood = tuple(table for each in loaded for table in each.understood)
     panel = concatenate(panels, scratch).sorted(scratch) if panels else None
-    return _with_copies(Loaded(panel, findings))
+    return _with_copies(Loaded(panel, findings, understood))
 
 
 def load_source(
@@ -120,17 +124,18 @@ def load_source(
     kind = _find_kind(name)
     if kind is not None:
         return check_readings(_read_kind(kind, source, options), config, scratch, asked)
-    if not (_is_table(name) or _is_file(name)):
+    paths = _find_tables(name)
+    if paths is None:
         known = ", ".join(f"{kind}:..." for kind in _KINDS)
         raise BadInput(
             f"unknown data source {source!r}",
-            f"a source is the path of a CSV or Parquet file, or {known} (plfl data list shows "
-            "what comes with plfl)",
+            f"a source is the path of a file or of a folder with tables, or {known} (plfl data "
+            "list shows what comes with plfl)",
         )
     _check_names(source, options, TABLE_FIELDS)
     values = parse_settings([f"{key}={text}" for key, text in options.items()])
     config = Config(**config.model_dump() | values) if values else config
-    return check_readings(_read_table(name, config), config, scratch, asked)
+    return check_readings(_read_tables(paths, config), config, scratch, asked)
 
 
 def _find_kind(name: str) -> Source | None:
@@ -139,16 +144,30 @@ def _find_kind(name: str) -> Source | None:
     return import_module(_KINDS[kind]).SOURCE if colon and kind in _KINDS else None
 
 
-def _is_table(name: str) -> bool:
-    """Whether a name that is no file of this machine looks like one."""
-    return name == "-" or Path(name).suffix.lower() in _ENDINGS
-
-
-def _is_file(name: str) -> bool:
+def _find_tables(name: str) -> list[str] | None:
+    """The files that a name means: its own, those of a folder, those that fit a pattern; None if it
+    means nothing.
+    """
+    path = Path(name)
     try:
-        return Path(name).is_file()
-    except OSError:  # too long for a name
-        return False
+        if path.is_file() or name == "-":
+            return [name]
+        if path.is_dir():
+            files = [each for each in path.iterdir() if each.suffix.lower() in _ENDINGS]
+            if files:
+                return sorted(str(each) for each in files if not each.name.startswith("."))
+            raise fault(
+                "PLF308",
+                "there is no table in this folder; comstock:DIR is a folder in ComStock's layout",
+                file=name,
+            )
+    except (OSError, ValueError):  # too long for a name, or with a NUL in it
+        return None
+    if found := glob(name):  # noqa: PTH207 (a pattern that may begin anywhere)
+        return sorted(found)
+    if has_magic(name):
+        raise fault("PLF308", "no file fits this pattern", file=name)
+    return [name] if path.suffix.lower() in _ENDINGS else None
 
 
 def _read_kind(kind: Source, source: str, options: Mapping[str, str]) -> Readings:
@@ -197,7 +216,7 @@ def place_source(source: str, folder: Path) -> str:
     """
     name, _, query = source.partition("?")
     kind = _find_kind(name)
-    if kind is None or kind.what == "folder":
+    if (kind is None and name != "-") or (kind and kind.what == "folder"):
         if "?" in str(folder):
             raise BadInput(
                 f"{folder} has a question mark in its name, which begins the options of a source",
@@ -231,10 +250,16 @@ def check_readings(
 ) -> Loaded:
     """Check readings and put them on one grid."""
     panel, findings = make_panel(asked.of(readings), config, scratch)
-    return Loaded(panel and panel.sorted(scratch), tuple(findings))
+    return Loaded(panel and panel.sorted(scratch), tuple(findings), readings.understood)
 
 
 def _read_table(table: object, config: Config) -> Readings:
     from plfl.data.tables.source import read_table
 
     return read_table(table, config)
+
+
+def _read_tables(paths: Sequence[str], config: Config) -> Readings:
+    from plfl.data.tables.source import read_tables
+
+    return read_tables(paths, config)

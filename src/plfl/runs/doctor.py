@@ -15,6 +15,7 @@ from plfl.data.rules import LEVELS, Fault, Finding, Place
 from plfl.data.sources import load_frame, load_sources
 from plfl.errors import BadInput
 from plfl.forecast.windows import find_refusals
+from plfl.runs.understanding import complete_command, describe
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Diagnosis:
     sources: tuple[str, ...]
     panel: Panel | None  # all clients that could be read
     findings: tuple[Finding, ...]
+    understood: tuple[tuple[str, ...], ...] = ()  # five lines about each table
+    command: str | None = None  # reads the sources right
 
     @property
     def refused(self) -> tuple[str, ...]:
@@ -88,6 +91,8 @@ class Diagnosis:
             "covariates": list(panel.covariate_names) if panel else [],
             "statics": list(panel.static_names) if panel else [],
             "findings": [finding.to_dict() for finding in self.findings],
+            "understood": [list(lines) for lines in self.understood],
+            "command": self.command,
         }
 
 
@@ -104,9 +109,13 @@ def examine(data: Any, config: Config) -> Diagnosis:
     try:
         loaded = load_sources(sources, config) if sources else load_frame(data, config)
     except Fault as error:
-        return Diagnosis(sources, None, (error.finding,))
+        command = complete_command(sources, config, [error.finding]) if sources else None
+        return Diagnosis(sources, None, (error.finding,), command=command)
     try:
         more = find_refusals(loaded.panel, config) if loaded.panel else []
     except BadInput as error:  # durations that do not fit the data's interval
         more = [Finding("PLF114", 1, Place(), error.what)]
-    return Diagnosis(sources, loaded.panel, (*loaded.findings, *more))
+    findings = (*loaded.findings, *more)
+    understood = tuple(tuple(describe(table, loaded.panel)) for table in loaded.understood)
+    command = complete_command(sources, config, findings) if sources else None
+    return Diagnosis(sources, loaded.panel, findings, understood, command)

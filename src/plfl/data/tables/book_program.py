@@ -14,7 +14,7 @@ import re
 import struct
 import sys
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import python_calamine as calamine
 
@@ -44,13 +44,14 @@ def main(wanted: str, book: BinaryIO, out: BinaryIO) -> None:
 def _write_book(wanted: str, stream: BinaryIO, out: BinaryIO) -> None:
     book = calamine.load_workbook(io.BytesIO(stream.read()))
     tables = [each for each in book.sheets_metadata if each.typ == _TABLE]
-    shown = [each.name for each in tables if each.visible == _VISIBLE]
     names = [each.name for each in tables]
-    _say(out, sheets=names, shown=shown)
-    for name in _choose(wanted, names) if wanted else shown:
-        sheet = book.get_sheet_by_name(name)
-        _say(out, sheet=name, height=sheet.height)
-        _write_text(sheet, out)
+    hidden = [each.name for each in tables if each.visible != _VISIBLE and not wanted]
+    _say(out, sheets=names, hidden=hidden)
+    for name in _choose(wanted, names) if wanted else names:
+        if name not in hidden:
+            sheet = book.get_sheet_by_name(name)
+            _say(out, sheet=name, height=sheet.height)
+            _write_text(sheet, out)
     _say(out, end=True)
 
 
@@ -86,15 +87,23 @@ def _write_text(sheet: calamine.CalamineSheet, out: BinaryIO) -> None:
 
 
 def _write_rows(sheet: calamine.CalamineSheet) -> Iterator[list[str]]:
-    """Rows as text; days get a time where others of their column have one."""
+    """Rows as text, none where all cells are empty; days get a time where others of their column
+    have one.
+    """
     timed = {
         column
         for row in sheet.iter_rows()
+        if not _is_empty(row)
         for column, cell in enumerate(row)
         if isinstance(cell, dt.datetime) and _round(cell).time() != dt.time()
     }
     for row in sheet.iter_rows():
-        yield [_write(cell, column in timed) for column, cell in enumerate(row)]
+        cells = enumerate(() if _is_empty(row) else row)
+        yield ["" if cell == "" else _write(cell, column in timed) for column, cell in cells]
+
+
+def _is_empty(row: list[Any]) -> bool:
+    return row.count("") == len(row)  # fast, as most of a large sheet may be
 
 
 def _write(cell: object, is_timed: bool) -> str:

@@ -26,9 +26,16 @@ from plfl.data.tables.markup import Scan
 from plfl.data.tables.markup import read as read_markup
 from plfl.data.tables.part import CHUNK, Content, Part, Spool
 from plfl.data.tables.sheets import Sheet, check_text, measure
-from plfl.errors import BadInput
+from plfl.errors import BadInput, RunFailed
 
-_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
+# What an encrypted workbook holds: as of 2007 the name of a stream, before that a record that says
+# so behind the one that begins a workbook.
+_ENCRYPTED = re.compile(
+    re.escape("EncryptedPackage".encode("utf-16-le"))
+    + rb"|\x09\x08\x10\0\0\x06\x05\0.{12}(?:\x86\0\0\0)?\x2f\0",
+    re.DOTALL,
+)
+_OVERLAP = 64
 _PASSWORD = "it is encrypted; open it and save it without a password"
 _MARKUP = re.compile(rb"(\xef\xbb\xbf|\xff\xfe|\xfe\xff)?[\s\0]*<")
 _RELATIONS = "xl/_rels/workbook.xml.rels"
@@ -57,18 +64,18 @@ def read_zipped_book(
 
 def read_old_book(content: Content, sheet: str | None = None) -> list[Part]:
     """The sheets of an .xls workbook, or the one that is named."""
-    if _holds(content, _ENCRYPTED):
+    if _is_encrypted(content):
         raise content.fault(_PASSWORD)
     return _read_sheets(content, sheet, {})
 
 
-def _holds(content: Content, mark: bytes) -> bool:
+def _is_encrypted(content: Content) -> bool:
     last = b""
     with content.open() as stream:
         while chunk := stream.read(CHUNK):
-            if mark in last + chunk:
+            if _ENCRYPTED.search(last + chunk):
                 return True
-            last = chunk[-len(mark) :]
+            last = chunk[-_OVERLAP:]
     return False
 
 
@@ -137,22 +144,21 @@ def _read_sheets(content: Content, sheet: str | None, measured: dict[str, Sheet]
         spool.write(text)
         if "sheets" in said:
             names = said["sheets"]
-            hidden = [] if sheet else [name for name in names if name not in said["shown"]]
-            skipped += [content.skip(f"sheet {name!r} is hidden") for name in hidden]
-        elif said.get("height") == 0:
-            skipped.append(content.skip(f"sheet {said['sheet']!r} is empty"))
+            skipped += [content.skip(f"sheet {name!r} is hidden") for name in said["hidden"]]
         elif "sheet" in said:
             name = said["sheet"]
-            _check_formulas(content, name, measured.get(name) or measured.get("content.xml"))
             spool = Spool()
-            parts.append(
-                Part(content.stem, f"{content.file}: sheet {name}", spool.open, is_sheet=True)
-            )
+            _check_formulas(content, name, measured.get(name) or measured.get("content.xml"))
+            if said["height"]:
+                file = f"{content.file}: sheet {name}"
+                parts.append(Part(name, file, spool.open, is_sheet=True))
+            else:
+                skipped.append(content.skip(f"sheet {name!r} is empty"))
     if not parts:
         raise _nothing_read(content, sheet, names)
-    if len(parts) == 1 and sheet is None:
-        parts = [replace(parts[0], name=content.stem)]
-    return [replace(parts[0], findings=tuple(skipped)), *parts[1:]]
+    is_only = len(parts) == 1 and sheet is None
+    name = content.stem if is_only else parts[0].name
+    return [replace(parts[0], name=name, findings=tuple(skipped)), *parts[1:]]
 
 
 def _nothing_read(content: Content, sheet: str | None, names: Sequence[str]) -> BadInput:
@@ -169,13 +175,7 @@ def _convert(content: Content, sheet: str) -> Iterator[tuple[dict[str, Any], byt
     """What the program beside this module says of a workbook, and text of the sheet it named last;
     one that dies of a workbook has found it damaged.
     """
-    command = [sys.executable, "-P", book_program.__file__, json.dumps(sheet)]
-    with (
-        _as_file(content) as book,
-        subprocess.Popen(
-            command, stdin=book, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ) as program,
-    ):
+    with _start(content, sheet) as program:
         watch = threading.Timer(_MOST_SECONDS, program.kill)
         watch.start()
         try:
@@ -183,6 +183,20 @@ def _convert(content: Content, sheet: str) -> Iterator[tuple[dict[str, Any], byt
         finally:
             watch.cancel()
             program.kill()  # it has ended, or nobody listens any more
+
+
+def _start(content: Content, sheet: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-P", book_program.__file__, json.dumps(sheet)]
+    try:
+        with _as_file(content) as book:
+            return subprocess.Popen(
+                command, stdin=book, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+    except OSError as error:
+        raise RunFailed(
+            f"no process could be started to read {content.file} ({error.strerror})",
+            "save the table as CSV",
+        ) from None
 
 
 def _as_file(content: Content) -> BinaryIO:

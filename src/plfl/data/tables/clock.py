@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -233,18 +234,28 @@ def make_clock(
     if roles.has_offset and config.stamp_timezone not in (None, "UTC"):
         raise BadInput("the stamps carry their own offset from UTC", "leave out stamp_timezone")
     zone = config.timezone or own or config.stamp_timezone
-    if zone is None and not own_zones:
-        if not roles.has_offset:
-            raise columns.fault(
-                "PLF101",
-                f"{_first(columns, name)!r} could be anywhere",
-                name,
-                0,
-                columns.num_rows or 1,
-            )
-        findings.append(columns.fault("PLF111", "the calendar is that of UTC", name).finding)
+    if zone is None and not own_zones and not roles.has_offset:
+        raise columns.fault(
+            "PLF101",
+            f"{_first(columns, name)!r} could be anywhere",
+            name,
+            0,
+            columns.num_rows or 1,
+            f"say where the meters are: ‹timezone={_example_zone(roles)}›",
+        )
+    is_unknown = zone is None or (config.timezone is None and own is None and zone == "UTC")
+    if is_unknown and not own_zones:
+        advice = f"say where the meters are: ‹timezone={_example_zone(roles)}›"
+        note = columns.fault("PLF111", "the calendar is that of UTC", name, advice=advice)
+        findings.append(note.finding)
     is_end = config.stamps == "end"
     return Clock(roles, zone, own_zones, is_end, config.stamp_timezone)
+
+
+def _example_zone(roles: Roles) -> str:
+    """Where such meters are, or this machine is."""
+    own = str(Path("/etc/localtime").resolve()).partition("zoneinfo/")[2]
+    return (roles.profile and roles.profile.zone) or (own if "/" in own else "America/Chicago")
 
 
 def _zone_of(kind: pa.DataType) -> str | None:

@@ -39,11 +39,12 @@ class Columns:
         column: str | None = None,
         row: int | None = None,
         count: int = 1,
+        advice: str = "",
     ) -> Fault:
         """What is wrong with a column, or with a row (from 0) of it, to be raised or noted."""
         number = None if row is None else row + 1
         line = row + self.first_line if row is not None and self.first_line else None
-        return Fault(Finding(code, count, Place(self.file, number, line, column), detail))
+        return Fault(Finding(code, count, Place(self.file, number, line, column), detail, advice))
 
 
 def open_frame(frame: object) -> Columns:

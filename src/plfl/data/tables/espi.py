@@ -6,7 +6,7 @@ seconds since 1970, duration, value. In a feed these are entries beside each oth
 what belongs to what; where links are missing, an entry belongs to the last one before it. What is
 not electric energy or power (gas, water, reactive energy) is skipped, with a note.
 
-https://www.naesb.org/ESPI_Standards.asp
+NAESB REQ.21, Energy Services Provider Interface.
 """
 
 import bisect
@@ -119,6 +119,8 @@ def _link_blocks(
     readings = _Owners(resources["MeterReading"])
     types = _Owners(resources["ReadingType"])
     for block in resources["IntervalBlock"]:
+        if block.first == block.last:
+            continue
         reading = readings.find(block)
         kind = types.find_related(reading) if reading else None
         yield block, points.find(reading or block), kind or types.before(block)
@@ -187,7 +189,7 @@ def _make_stream(
         _DIRECTIONS[kind.say("flowDirection")],
         kind.say("accumulationBehaviour") in _REGISTERS,
         is_power,
-        int(np.median(durations)) if len(durations) else 0,
+        int(np.median(durations)),
         starts,
         energy * (_POWER if is_power else _ENERGY)[unit],
     )
@@ -217,14 +219,14 @@ def _choose(content: Content, streams: Sequence[_Stream], skipped: list[Finding]
         if form == best[stream.id, stream.direction] and form[0] == is_register:
             chosen.append(stream)
         else:
-            skipped.append(content.skip(f"{stream.id} has other readings than {_describe(form)}"))
+            skipped.append(content.skip(f"{stream.id} has better readings than {_describe(form)}"))
     return chosen
 
 
 def _describe(form: tuple[bool, bool, int]) -> str:
     is_register, is_power, length = form
-    kind = "a register" if is_register else "power" if is_power else "energy"
-    return f"this {kind} per {length} seconds"
+    kind = "register" if is_register else "power" if is_power else "energy"
+    return f"its {kind} per {length} seconds"
 
 
 def _join(streams: Sequence[_Stream]) -> Channel:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from plfl.data.tables.columns import reason_of
 from plfl.data.tables.part import CHUNK, Content, Part, write_csv
 
-_MOST_BYTES = 128 << 20
+_MOST_BYTES = 64 << 20
 _LONGEST_LINE = 4 << 20
 _MOST_COLUMNS = 4096
 _MOST_CELLS = 200_000_000
@@ -128,10 +128,12 @@ def _flatten(row: Facts, prefix: str = "") -> Facts:
     return cells
 
 
-def _name_cells(row: Sequence[Any]) -> list[str]:
-    """Names for cells of a row that is a list."""
+def _name_cells(row: Sequence[Any], header: Sequence[str] = ()) -> Sequence[str]:
+    """Names for cells of a row that is a list: those of a header, if that fits."""
+    if len(set(header)) == len(row):
+        return header
     if len(row) == len(_PAIR):
-        return list(_PAIR)
+        return _PAIR
     return [f"column {number}" for number in range(1, len(row) + 1)]
 
 
@@ -172,7 +174,7 @@ def _read_document(content: Content) -> Part:
     search.look(document, (), {})
     if not search.tables:
         raise content.fault("there is no list of readings in it", "PLF301")
-    place, table = max(search.tables.items(), key=lambda item: item[1].num_rows)
+    place, table = max(search.tables.items(), key=_size)
     table.check(content)
     others = [
         content.skip(f"the list at {'.'.join(other) or 'its top'} ({each.num_rows:,} rows)")
@@ -183,6 +185,11 @@ def _read_document(content: Content) -> Part:
     rows = _join(table.blocks, list(table.names), facts)
     table.names = dict.fromkeys(facts) | table.names
     return replace(_write(content, table, rows), findings=tuple(others))
+
+
+def _size(item: tuple[Path, _Table]) -> tuple[int, int]:
+    """Of two tables with as many rows the deeper one holds the readings."""
+    return item[1].num_rows, len(item[0])
 
 
 class _Search:
@@ -216,11 +223,10 @@ class _Search:
             names = dict.fromkeys(name for row in rows for name in _flatten(row))
             self._add(path, facts, rows, names)
         elif _are_lists(rows):
-            if not header and _is_texts(rows[0]):
+            if not header and len(rows) > 1 and _is_texts(rows[0]):
                 header = rows[0]
                 rows = rows[1:]
-            is_header = len(header) == len(set(header)) == len(rows[0])
-            self._add(path, facts, rows, header if is_header else _name_cells(rows[0]))
+            self._add(path, facts, rows, _name_cells(rows[0], header))
 
     def _add(self, path: Path, facts: Facts, rows: Sequence[Row], names: Iterable[str]) -> None:
         if any(True for _ in names):
@@ -244,9 +250,9 @@ def _are_scalars(values: Iterable[Any]) -> bool:
 
 
 def _are_lists(rows: Sequence[Any]) -> bool:
-    """Whether they are at least two rows of values, equally long."""
+    """Whether they are rows of values, equally long."""
     return (
-        len(rows) > 1
+        bool(rows)
         and all(isinstance(row, list) and len(row) > 1 for row in rows)
         and len({len(row) for row in rows}) == 1
         and all(_are_scalars(row) for row in rows)
@@ -254,25 +260,35 @@ def _are_lists(rows: Sequence[Any]) -> bool:
 
 
 def _find_columns(value: Facts) -> dict[str, list[Any]]:
-    """The columns of an object that is a table: of lists, of objects with the same keys, or of
-    values by stamp.
-    """
-    lists = {key: each for key, each in value.items() if isinstance(each, list) and len(each) > 1}
-    lists = {key: each for key, each in lists.items() if _are_scalars(each)}
-    longest = max((len(each) for each in lists.values()), default=0)
-    columns = {key: each for key, each in lists.items() if len(each) == longest}
-    if len(columns) > 1:
-        return columns
+    """The columns of an object that is a table."""
+    return _columns_of_lists(value) or _columns_of_objects(value) or _columns_by_stamp(value)
+
+
+def _columns_of_lists(value: Facts) -> dict[str, list[Any]]:
+    lists = {key: each for key, each in value.items() if isinstance(each, list)}
+    longest = max(map(len, lists.values()), default=0)
+    columns = {
+        key: each for key, each in lists.items() if len(each) == longest > 1 and _are_scalars(each)
+    }
+    return columns if len(columns) > 1 else {}
+
+
+def _columns_of_objects(value: Facts) -> dict[str, list[Any]]:
+    """Objects with the same keys: numbers of rows, or stamps."""
     inner = {key: each for key, each in value.items() if isinstance(each, dict) and len(each) > 1}
-    stamps = list(next(iter(inner.values()), ()))
-    if len(inner) > 1 and all(
-        list(each) == stamps and _are_scalars(each.values()) for each in inner.values()
-    ):
-        index = {_PAIR[0]: stamps} if _are_stamps(stamps) else {}
-        return index | {key: list(each.values()) for key, each in inner.items()}
-    if len(value) >= _FEWEST_STAMPS and _are_stamps(value) and _are_scalars(value.values()):
-        return dict(zip(_PAIR, (list(value), list(value.values())), strict=True))
-    return {}
+    rows = list(next(iter(inner.values()), ()))
+    are_alike = all(list(each) == rows and _are_scalars(each.values()) for each in inner.values())
+    if len(inner) < len(_PAIR) or not are_alike:
+        return {}
+    index = {_PAIR[0]: rows} if _are_stamps(rows) else {}
+    return index | {key: list(each.values()) for key, each in inner.items()}
+
+
+def _columns_by_stamp(value: Facts) -> dict[str, list[Any]]:
+    is_table = len(value) >= _FEWEST_STAMPS and _are_stamps(value) and _are_scalars(value.values())
+    if not is_table:
+        return {}
+    return dict(zip(_PAIR, (list(value), list(value.values())), strict=True))
 
 
 def _are_stamps(keys: Iterable[str]) -> bool:

@@ -6,7 +6,7 @@ is, 100 and 900 begin and end the file. A day that comes twice counts as updated
 market time in all states: UTC and ten hours, all year. NEM13 holds readings of months, of which
 no intervals can be made.
 
-https://aemo.com.au/-/media/files/electricity/nem/retail_and_metering/market_settlement_and_transfer_solutions/2022/mdff-specification-nem12-nem13-v25.pdf
+AEMO, Meter Data File Format Specification NEM12 & NEM13.
 """
 
 import csv
@@ -24,8 +24,8 @@ from plfl.data.tables.channels import Channel, make_part
 from plfl.data.tables.part import Content, Part
 
 _LONGEST_LINE = 1 << 16
-_DAY_MINUTES = 1440
-_LENGTHS = (1, 5, 10, 15, 30, 60)
+# Minutes of an interval, and how many make a day.
+_LENGTHS = {str(minutes): 1440 // minutes for minutes in (1, 5, 10, 15, 30, 60)}
 # Where a record 200 says what.
 _NMI = 1
 _REGISTER = 3
@@ -33,8 +33,9 @@ _SUFFIX = 4
 _UNIT = 7
 _LENGTH = 8
 _CHANNEL_CELLS = 9
-# Cells of a record 300 before its values.
+# Cells of a record 300 before its values; behind them the quality, and when it was updated.
 _DAY_CELLS = 2
+_UPDATED = 3
 _UNITS = {"WH": 1e-3, "KWH": 1.0, "MWH": 1e3}
 _IGNORED = ("100", "500", "900", "")
 _MISSING = "N"  # the quality of a value that is none
@@ -109,6 +110,7 @@ class _Reader:
         self.findings: list[Finding] = []
         self._content = content
         self._line = 0
+        self._others: set[tuple[str, str]] = set()
         self._open: _Open | None = None
         self._day: _Day | None = None
 
@@ -137,16 +139,22 @@ class _Reader:
         if len(cells) < _CHANNEL_CELLS or not cells[_NMI]:
             raise self._fault("a record 200 has a meter, a register, a unit and a length")
         length = cells[_LENGTH]
-        if not length.isdecimal() or int(length) not in _LENGTHS:
+        if length not in _LENGTHS:
             raise self._fault(f"{length[:20]!r} is no length of an interval in minutes")
         self._day = None
-        key = (cells[_NMI], cells[_SUFFIX] or cells[_REGISTER] or "E1")
-        factor = _UNITS.get(cells[_UNIT].upper())
-        if factor is None and key not in self.channels:
-            what = f"register {key[1]} of meter {key[0]} is in {cells[_UNIT][:20] or 'no unit'}"
+        key = (cells[_NMI], cells[_SUFFIX] or cells[_REGISTER])
+        factor = _UNITS.get(cells[_UNIT].upper(), 0)
+        self._open = _Open(
+            self.channels.setdefault(key, {}) if factor else None, _LENGTHS[length], factor
+        )
+        if not factor:
+            self._note_other(key, cells[_UNIT])
+
+    def _note_other(self, key: tuple[str, str], unit: str) -> None:
+        if key not in self._others:
+            self._others.add(key)
+            what = f"register {key[1]} of meter {key[0]} is in {unit[:20] or 'no unit'}"
             self.findings.append(self._content.skip(f"{what}, which is no energy"))
-        days = self.channels.setdefault(key, {}) if factor else None
-        self._open = _Open(days, _DAY_MINUTES // int(length), factor or 0)
 
     def _read_day(self, cells: list[str]) -> None:
         if self._open is None:
@@ -158,8 +166,9 @@ class _Reader:
             raise self._fault(f"it has {max(0, len(cells) - _DAY_CELLS)} values, not {num}")
         number = self._read_date(cells[1])
         energy = self._read_values(cells[_DAY_CELLS : num + _DAY_CELLS]) * factor
-        quality, _, _, updated, *_ = (*cells[num + _DAY_CELLS :], "", "", "", "")
-        if quality.startswith(_MISSING):
+        rest = [*cells[num + _DAY_CELLS :], "", "", "", ""]
+        updated = rest[_UPDATED]
+        if rest[0].startswith(_MISSING):
             energy[:] = np.nan
         self._day = _Day(energy, updated)
         before = days.get(number)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from plfl.config import Config
-from plfl.data.rules import Fault, fault
+from plfl.data.rules import Fault, Finding, Place
 from plfl.data.tables import words
 from plfl.data.tables.cells import is_number, is_text, read_rows, show
 from plfl.data.tables.columns import Columns
@@ -178,7 +178,8 @@ class _Finder:
         used += ids
         unit_column = self._find_unit_column(used)
         register = self._find_register([*used, unit_column])
-        used += [name for name in (unit_column, register.get("register_column")) if name]
+        register_column = register.get("register_column") or self.config.register_column
+        used += [name for name in (unit_column, register_column) if name]
         facts = days or self._find_loads(used)
         loads = facts["loads"]
         units, is_said = self._find_units(loads, unit_column)
@@ -324,7 +325,9 @@ class _Finder:
         if form.is_ambiguous:
             sample = self.head.cells[name][0]
             ways = " or ".join(f"‹time_format={way}›" for way in form.formats)
-            raise self.columns.fault("PLF117", f"{sample!r} could be either; say {ways}", name, 0)
+            raise self.columns.fault(
+                "PLF117", f"{sample!r} could be either", name, 0, advice=f"say which: {ways}"
+            )
         return form
 
     def _stamps(self, chosen: tuple[str, ...]) -> dict[str, Any]:
@@ -574,7 +577,7 @@ class _Finder:
         if decimal is None:
             raise self.columns.fault(
                 "PLF304",
-                f"{cells[0]!r} could be a thousand or a fraction; say ‹decimal=,› or ‹decimal=.›",
+                f"{cells[0]!r} could be a thousand or a fraction",
                 loads[0],
                 0,
             )
@@ -615,11 +618,13 @@ def missing(columns: Columns, name: str, setting: str, *, is_there: bool = False
     found = ", ".join(repr(column) for column in columns.schema.names[:12])
     more = ", ..." if len(columns.schema.names) > 12 else ""
     what = f"there is no column {name!r} ({setting}); there are {found}{more}"
+    advice = ""
     if is_there:
-        what = f"column {name!r} could tell meters apart; say ‹{setting}={name}›, or "
-        what += f"‹meter=NAME› if it is one meter; there are {found}{more}"
+        what = f"column {name!r} could tell meters apart; there are {found}{more}"
+        advice = f"say so: ‹{setting}={name}› (or ‹meter=NAME› if it is one meter)"
     line = columns.first_line - 1 if columns.first_line and columns.has_header else None
-    return fault("PLF302", what, file=columns.file, line=line, column=name)
+    place = Place(columns.file, line=line, column=name)
+    return Fault(Finding("PLF302", 1, place, what, advice))
 
 
 def _as_tuple(names: Any) -> tuple[str, ...]:

@@ -4,18 +4,19 @@ The same meter may go on in the next table, as with a file per month. Of a workb
 with the finest readings is read: exports put days and hours side by side.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 import numpy as np
 
 from plfl.config import Config
-from plfl.data.readings import Readings
+from plfl.data.readings import Readings, Series
 from plfl.data.rules import Fault
 from plfl.data.tables.open import columns_of, open_table
 from plfl.data.tables.part import Part
 from plfl.data.tables.profiles import BY_NAME
-from plfl.data.tables.table import combine, read_columns
+from plfl.data.tables.table import Lazy, check_alike, combine, read_columns
 from plfl.errors import BadInput
 
 
@@ -26,6 +27,28 @@ def read_table(table: object, config: Config) -> Readings:
         return _read_best(parts, config)
     read = [_read_part(part, config) for part in parts]
     return read[0] if len(read) == 1 else combine(read)
+
+
+def read_tables(paths: Sequence[str], config: Config) -> Readings:
+    """The readings of several files; those without ids hold a meter each, and are read one by one
+    as they are needed.
+    """
+    first = read_table(paths[0], config)
+    if len(paths) == 1:
+        return first
+    if any(table.has_ids for table in first.understood) or config.meter is not None:
+        return combine([first, *(read_table(path, config) for path in paths[1:])])
+    findings = list(first.findings)
+
+    def series() -> Iterator[Series]:
+        yield from first.series
+        for path in paths[1:]:
+            read = read_table(path, config)
+            check_alike(first, read)
+            findings.extend(read.findings)
+            yield from read.series
+
+    return replace(first, series=Lazy(series), findings=findings)
 
 
 def _read_part(part: Part, config: Config) -> Readings:
@@ -46,7 +69,8 @@ def _read_best(parts: Sequence[Part], config: Config) -> Readings:
     reasons: list[BadInput] = []
     for part in parts:
         try:
-            read = _read_part(part, config)
+            named = replace(part, name=PurePath(part.file.partition(": sheet ")[0]).stem)
+            read = _read_part(named, config)
             found.append((_typical_step(read), read))
         except Fault as error:
             reasons.append(error)

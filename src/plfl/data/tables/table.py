@@ -23,6 +23,7 @@ from plfl.data.rules import Finding
 from plfl.data.tables.cells import Rows, read_rows
 from plfl.data.tables.clock import Clock, make_clock
 from plfl.data.tables.columns import Columns
+from plfl.data.tables.forms import EPOCH_UNITS
 from plfl.data.tables.roles import Roles, find_roles
 from plfl.data.tables.statics import Statics, read_statics
 from plfl.data.tables.words import unit_of
@@ -46,7 +47,7 @@ def read_columns(columns: Columns, config: Config) -> Readings:
     read = _read_wide if roles.is_wide else _read_long
     table, series = read(_Table(columns, roles, clock, statics))
     return Readings(
-        series=_Lazy(series),
+        series=Lazy(series),
         covariate_names=roles.covariates,
         static_names=statics.names,
         findings=findings,
@@ -63,7 +64,9 @@ def _note_file(columns: Columns) -> list[Finding]:
 
 
 @dataclass(frozen=True)
-class _Lazy:
+class Lazy:
+    """Series that are made each time they are asked for."""
+
     make: Callable[[], Iterator[Series]]
 
     def __iter__(self) -> Iterator[Series]:
@@ -121,9 +124,9 @@ def _understood(table: _Table) -> Understood:
         num_columns=len(table.columns.schema.names),
         num_before=max(0, (table.columns.first_line or 1) - 1 - table.columns.has_header),
         time=roles.time,
-        time_words=roles.time_words,
+        time_words=roles.time_words + (" with offsets" if _shows_offsets(roles) else ""),
         zone=table.clock.zone,
-        stamp_zone="UTC" if roles.has_offset else table.clock.stamp_zone,
+        stamp_zone=None if roles.has_offset else table.clock.stamp_zone,
         is_end=table.clock.is_end,
         loads=roles.loads,
         layout=roles.config.layout,
@@ -132,7 +135,12 @@ def _understood(table: _Table) -> Understood:
         registers=roles.config.registers or (),
         covariates=roles.covariates,
         skipped=tuple(roles.skipped),
+        has_ids=bool(roles.ids) or roles.is_wide,
     )
+
+
+def _shows_offsets(roles: Roles) -> bool:
+    return roles.has_offset and roles.config.time_format not in EPOCH_UNITS
 
 
 # Long tables, and those with a row per day
@@ -418,19 +426,26 @@ def combine(parts: Sequence[Readings]) -> Readings:
     """The readings of several tables as one source; a meter may go on in the next."""
     first = parts[0]
     for other in parts[1:]:
-        for what in ("covariate_names", "static_names"):
-            if getattr(first, what) != getattr(other, what):
-                raise BadInput(
-                    f"tables of one source differ in {what.replace('_', ' ')}: "
-                    f"{list(getattr(first, what))} and {list(getattr(other, what))}",
-                    "name those that all have: ‹covariates=[...]›",
-                )
+        check_alike(first, other)
     return replace(
         first,
-        series=_Lazy(lambda: _join(parts)),
+        series=Lazy(lambda: _join(parts)),
         findings=[finding for part in parts for finding in part.findings],
         understood=tuple(each for part in parts for each in part.understood),
     )
+
+
+def check_alike(first: Readings, other: Readings) -> None:
+    """Refuse tables of one source that say different things beside the load."""
+    for what in ("covariate_names", "static_names"):
+        one = getattr(first, what)
+        two = getattr(other, what)
+        if one != two:
+            raise BadInput(
+                f"tables of one source differ in {what.replace('_', ' ')}: {list(one)} and "
+                f"{list(two)}",
+                "name those that all have: ‹covariates=[...]›",
+            )
 
 
 def _join(parts: Sequence[Readings]) -> Iterator[Series]:

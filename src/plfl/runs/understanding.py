@@ -1,0 +1,92 @@
+"""What a reader has understood of a table, in five lines, and the command that reads it right."""
+
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from plfl.config import TABLE_FIELDS, Config
+from plfl.data.notes import say_count, say_length
+from plfl.data.panel import Panel
+from plfl.data.readings import Understood
+from plfl.data.rules import Finding
+from plfl.errors import find_settings
+
+# Names that a line shows.
+_SHOWN = 6
+_GRAVE = ("error", "refused")
+
+
+def describe(table: Understood, panel: Panel | None) -> list[str]:
+    """How a table was read: file, time, readings, meters, and what was skipped."""
+    return [
+        f"{Path(table.file).name if table.file else 'frame'}: {_say_file(table)}",
+        f"time: {_say_time(table)}",
+        f"readings: {_say_readings(table, panel)}",
+        f"meters: {_say_meters(table, panel)}",
+        f"skipped: {_some(table.skipped) or 'nothing'}",
+    ]
+
+
+def _say_file(table: Understood) -> str:
+    columns = say_count(table.num_columns, "column")
+    before = f", after {say_count(table.num_before, 'other line')}" if table.num_before else ""
+    return f"{table.format}; {columns}{before}" if table.format else f"{columns}{before}"
+
+
+def _say_time(table: Understood) -> str:
+    clock = table.zone or "UTC"
+    if table.stamp_zone and table.stamp_zone != clock:
+        clock = f"{clock}, stamps in {table.stamp_zone}"
+    side = "ends" if table.is_end else "starts"
+    return f"{' + '.join(table.time)}, {table.time_words}, {clock}, {side} of intervals"
+
+
+def _say_readings(table: Understood, panel: Panel | None) -> str:
+    names = {
+        "wide": f"{say_count(len(table.loads), 'column')}",
+        "days": f"{len(table.loads)} columns, a row per day",
+    }.get(table.layout, " + ".join(table.loads))
+    registers = f" of {_some(table.registers)}" if table.registers else ""
+    unit = table.unit if table.is_unit_said else f"{table.unit} (assumed)"
+    per = f" per {say_length(panel.seconds)}" if panel else ""
+    return f"{names}{registers}, {unit}{per}"
+
+
+def _say_meters(table: Understood, panel: Panel | None) -> str:
+    ids = panel.ids if panel else ()
+    beside = f"; beside the load: {_some(table.covariates)}" if table.covariates else ""
+    return f"{len(ids):,}{f' ({_some(ids)})' if ids else ''}{beside}"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(name or "(no name)" for name in names[:_SHOWN])
+    return f"{shown}, ..." if len(names) > _SHOWN else shown
+
+
+def complete_command(
+    sources: Iterable[str], config: Config, findings: Sequence[Finding]
+) -> str | None:
+    """The command that reads the sources right: with the settings that were given, and those that
+    the gravest finding asks for.
+    """
+    given = {
+        name: getattr(config, name)
+        for name in TABLE_FIELDS
+        if getattr(config, name) != Config.model_fields[name].default
+    }
+    grave = [finding for finding in findings if finding.rule.level in _GRAVE]
+    calendar = [finding for finding in findings if finding.code == "PLF111"]
+    asked = find_settings((grave or calendar)[0].fix) if grave or calendar else {}
+    if grave and not asked:
+        return None
+    settings = {name: _as_text(value) for name, value in given.items()} | asked
+    words = ["plfl", "check"] if grave else ["plfl", "run"]
+    words += [word for source in sources for word in ([source] if grave else ["--data", source])]
+    words += [word for name, text in settings.items() for word in ("--set", f"{name}={text}")]
+    return shlex.join(words)
+
+
+def _as_text(value: object) -> str:
+    """A value as `--set` takes it."""
+    return value if isinstance(value, str) else json.dumps(value)
