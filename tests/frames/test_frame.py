@@ -7,7 +7,7 @@ import pytest
 
 from plfl.config import Config
 from plfl.errors import BadInput
-from plfl.frames.frame import Rows, build_frame, open_frame
+from plfl.frames.frame import Rows, append_future, build_frame, open_frame
 
 TIMES = pd.date_range("2018-02-01", "2018-04-01", freq="h", inclusive="left")
 
@@ -102,3 +102,19 @@ def test_date_and_time_in_two_columns_are_joined():
         df.assign(date=days, time=df.ds.dt.strftime("%H:%M")).drop(columns="ds")
     )
     assert frame.table["ds"].to_pylist() == df.ds.to_list()
+
+
+def test_times_to_come_of_one_series_need_no_id():
+    series = readings(temperature=3.0).drop(columns="unique_id").set_index("ds")
+    frame = open_in_chicago(series, future=["temperature"])
+    later = TIMES[-2:] + pd.Timedelta("2h")
+    found = append_future(frame, pd.DataFrame({"temperature": [1.0, 2.0]}, index=later))
+    assert found.num_rows == len(series) + 2
+    assert found.slice(len(series)).to_pydict() == {
+        "unique_id": ["meter", "meter"],
+        "ds": later.to_list(),
+        "y": [None, None],
+        "temperature": [1.0, 2.0],
+    }
+    with pytest.raises(BadInput, match=r"column 'ds' of futr_df is of type .*; datetimes are"):
+        append_future(frame, pd.DataFrame({"ds": ["soon"], "temperature": [1.0]}))
