@@ -402,8 +402,10 @@ def test_a_text_column_in_parquet_has_its_bad_stamp_named_too(tmp_path):
 
 def test_24_o_clock_is_midnight(tmp_path):
     text = rows("2018-01-01 23:30,1", "2018-01-01 23:45,2", "2018-01-01 24:00,3")
-    panel = load(write_text(tmp_path, text), timezone="UTC").panel
+    path = write_text(tmp_path, text)
+    panel = load(path, timezone="UTC", stamps="start").panel
     assert (str(panel.start), panel.load[0].tolist()) == ("2018-01-01T23:30:00", [1, 2, 3])
+    assert str(load(path, timezone="UTC").panel.start) == "2018-01-01T23:15:00"  # ends: days begin
 
 
 @pytest.mark.parametrize(

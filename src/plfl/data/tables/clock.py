@@ -7,7 +7,7 @@ fractions of a second, CEST) once more after they are written in a plainer way.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -124,7 +124,10 @@ def _parse_as(rows: Rows, name: str, texts: pa.Array, time_format: str) -> pa.Ar
 
 def _plainer(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Stamps as strptime reads them, and what is to be added: a day to those that say 24:00."""
-    plain = pc.replace_substring_regex(texts, r"([:.]\d{2}[:.]\d{2})[.,]\d+", r"\1")
+    plain = pc.replace_substring_regex(
+        texts, r"[\s\x{00a0}]+(to|until|bis|-|–)[\s\x{00a0}]+\d.*", ""
+    )
+    plain = pc.replace_substring_regex(plain, r"([:.]\d{2}[:.]\d{2})[.,]\d+", r"\1")
     plain = pc.replace_substring_regex(plain, r"([AaPp])\.\s?([Mm])\.?", r"\1\2")
     for letters, hours in _LETTERS.items():
         plain = pc.replace_substring_regex(plain, rf"\s*\b{letters}$", f"{hours:+03d}00")
@@ -184,10 +187,14 @@ class Clock:
         if roles.is_elapsed:
             seconds = to_utc(self.stamp_zone or self.zone or "UTC", seconds)[0]
         if roles.period:
-            seconds += self._periods(rows, others[0])
+            seconds = seconds + self._periods(rows, others[0])
         return seconds
 
     def _periods(self, rows: Rows, name: str) -> np.ndarray:
+        cells = rows.batch.column(name)
+        if is_text(cells.type):  # 02X is the hour that comes again when clocks go back
+            plain = pc.replace_substring_regex(rows.texts(name), "[Xx]\\s*$", "")
+            rows = replace(rows, batch=pa.RecordBatch.from_pydict({name: plain}))
         numbers = rows.numbers(name)
         is_wrong = ~(np.abs(numbers) < 1000) | (numbers % 1 != 0)
         rows.refuse("PLF102", name, is_wrong, "{} is no number of a period")
@@ -218,6 +225,8 @@ def _joined(rows: Rows, names: tuple[str, ...]) -> pa.Array:
         cells = rows.texts(name) if is_text(cells.type) else cells.cast(pa.string())
         rows.refuse("PLF102", name, cells.is_null(), "the stamp is missing")
         parts.append(pc.utf8_trim_whitespace(cells))
+    # 00:00-00:15 says from and to
+    parts[-1] = pc.replace_substring_regex(parts[-1], r"^(\d[^-–]*?)\s*[-–]\s*\d.*$", r"\1")
     return pc.binary_join_element_wise(*parts, " ")
 
 

@@ -3,7 +3,7 @@
 Those of a frame are opened here, of text and Parquet in modules of their own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ import pyarrow as pa
 from plfl.data.rules import Fault, Finding, Place, fault
 from plfl.errors import BadInput
 
+# How a column without a name is called, as in pandas; its number follows.
+UNNAMED = "Unnamed: "
 _BATCH_ROWS = 1 << 20
 # How Arrow names the index of a pandas frame that has no name, and how it is named here.
 _INDEX = "__index_level_0__"
@@ -31,6 +33,7 @@ class Columns:
     has_header: bool = True  # whether the names of the columns stand in it
     has_mark: bool = False  # whether it begins with a byte-order mark
     encoding: str = "utf-8"
+    sample: Mapping[str, Sequence[str]] | None = None  # first cells, where they were looked at
 
     def fault(
         self,

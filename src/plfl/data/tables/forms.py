@@ -4,6 +4,7 @@
 so (01/02/2024 throughout), nothing is guessed: the form is ambiguous, and its readings are named.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -47,7 +48,11 @@ _STAMP = re.compile(
     rf"(?P<date>{_ANY_DATE})((?P<glue>[T ,:]+|)(?P<clock>{_CLOCK}|\d{{4}}|\d{{6}}))?"
     rf"(?P<zone>{_OFFSET})?"
 )
-_CLOCK_ALONE = re.compile(_CLOCK)
+_DAY_END = re.compile(r"(.*[T ])?24[:.h]?00([:.]00)?(\s*[-+Z].*)?")
+_MEASURED = re.compile(r"(?P<number>.*\d[.,]?)\s*(?P<unit>[kMG]?Wh?)", re.IGNORECASE)
+_CLOCK_ALONE = re.compile(rf"{_CLOCK}(\s*[-–]\s*{_CLOCK})?")
+# From and to in one cell.
+_UNTIL = re.compile(r"\s+(to|until|bis|-|–)\s+\d.*", re.DOTALL)
 _ISO = re.compile(
     r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?)?(?P<zone>Z|[-+]\d{2}:?\d{2})?"
 )
@@ -64,13 +69,33 @@ def kind_of(cell: str) -> Kind:
     text = cell.strip()
     if text in MISSING:
         return "empty"
-    if _NUMBER.fullmatch(text):
+    if _NUMBER.fullmatch(split_unit(text)[0]):
         return "number"
     if _CLOCK_ALONE.fullmatch(text):
         return "time"
-    if found := _STAMP.fullmatch(text):
+    if found := _STAMP.fullmatch(_start_of(text)):
         return "datetime" if found["clock"] else "date"
     return "text"
+
+
+def split_unit(cell: str) -> tuple[str, str]:
+    """A number and its unit, of a cell that says both.
+
+    >>> split_unit("1,5 kWh"), split_unit("1,5")
+    (('1,5', 'kWh'), ('1,5', ''))
+    """
+    found = _MEASURED.fullmatch(cell.strip())
+    return (found["number"], found["unit"]) if found else (cell.strip(), "")
+
+
+def is_day_end(cell: str) -> bool:
+    """Whether a stamp says that it is the end of a day, as 24:00 does."""
+    return bool(_DAY_END.fullmatch(_start_of(cell.strip())))
+
+
+def _start_of(text: str) -> str:
+    """The beginning, of a cell that says from and to."""
+    return _UNTIL.sub("", text)
 
 
 @dataclass(frozen=True)
@@ -102,7 +127,7 @@ def find_time_form(cells: Iterable[str]) -> TimeForm | None:
     >>> find_time_form(["1/2/2024 0:00", "1/22/2024 0:00"]).formats
     ('%m/%d/%Y %H:%M',)
     """
-    texts = [text for cell in cells if (text := cell.strip()) not in MISSING]
+    texts = [_start_of(text) for cell in cells if (text := cell.strip()) not in MISSING]
     if not texts:
         return None
     plain = [_ISO.fullmatch(text) for text in texts]
@@ -176,19 +201,21 @@ def find_decimal(cells: Iterable[str]) -> str | None:
     >>> find_decimal(["0,5"]), find_decimal(["1.234,5"]), find_decimal(["1,234"]), find_decimal([])
     (',', ',', None, '.')
     """
-    votes = Counter(_decimal_of(cell.strip()) for cell in cells)
+    votes = Counter(_decimal_of(split_unit(cell)[0]) for cell in cells)
     if votes[","] != votes["."]:
         return "," if votes[","] > votes["."] else "."
-    return None if votes["either"] and not votes["."] else "."
+    # whole numbers below a thousand beside 1.234: points that separate thousands look so
+    is_open = votes["1,234"] or (votes["1.234"] and votes["whole"])
+    return None if is_open and not votes["."] else "."
 
 
 def _decimal_of(text: str) -> str:
-    """What one number says: the mark, `either` for 1,234, or nothing."""
+    """What one number says: the mark; 1,234 or 1.234 for what could be either; or nothing."""
     if not _NUMBER.fullmatch(text):
         return ""
     marks = re.findall("[.,]", text)
     if not marks:
-        return ""
+        return "whole" if re.fullmatch(r"[-+]?[1-9]\d{0,2}", text) else ""
     if len(set(marks)) == 2:
         return marks[-1]
     mark = marks[0]
@@ -196,5 +223,15 @@ def _decimal_of(text: str) -> str:
         return "," if mark == "." else "."
     before, _, after = text.lstrip("+-").partition(mark)
     if re.fullmatch(r"[1-9]\d{0,2}", before) and re.fullmatch(r"\d{3}", after):
-        return "either" if mark == "," else ""
+        return f"1{mark}234"
     return mark
+
+
+def number_of(cell: str, decimal: str) -> float:
+    """A cell as a number; NaN if it is none."""
+    text = split_unit(cell)[0]
+    if not _NUMBER.fullmatch(text):
+        return math.nan
+    other = "," if decimal == "." else "."
+    plain = re.sub(rf"[{other}' \u00a0\u202f]", "", text).replace(decimal, ".")
+    return float(plain) if plain.count(".") < 2 else math.nan

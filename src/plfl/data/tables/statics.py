@@ -11,8 +11,9 @@ from plfl.data.rules import Fault, Finding, Place, fault
 from plfl.data.tables.cells import Rows, read_rows
 from plfl.data.tables.columns import Columns
 from plfl.data.tables.forms import find_decimal
+from plfl.data.tables.head import Head, is_row_number
 from plfl.data.tables.open import open_columns
-from plfl.data.tables.roles import Head, is_row_number, missing
+from plfl.data.tables.times import missing
 from plfl.data.zones import load_zone
 from plfl.errors import BadInput
 

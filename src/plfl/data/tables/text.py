@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.csv
 
 from plfl.data.rules import Fault, fault
-from plfl.data.tables.columns import Columns, reason_of
+from plfl.data.tables.columns import UNNAMED, Columns, reason_of
 from plfl.data.tables.forms import MISSING, kind_of
 
 _SAMPLE_BYTES = 1 << 18
 _SAMPLE_ROWS = 1000
 # A file is read in blocks that hold many of its lines; pyarrow reads dozens of blocks ahead.
-_LEAST_BLOCK = 1 << 18
+_LEAST_BLOCK = 1 << 17
 _LARGEST_BLOCK = 1 << 23
 _LINES_IN_BLOCK = 16
 # The comma is tried last: it also stands inside numbers.
@@ -54,6 +54,7 @@ class Dialect:
     num_before: int  # lines before the first reading
     has_rows: bool
     block: int  # bytes; a line that is longer is none
+    rows: list[list[str]]  # the first ones
 
 
 def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Columns:
@@ -69,6 +70,10 @@ def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Column
         has_mark=dialect.mark == codecs.BOM_UTF8,
         has_header=dialect.has_header,
         encoding=dialect.encoding,
+        sample={
+            name: [row[k] for row in dialect.rows if k < len(row) and row[k] not in MISSING]
+            for k, name in enumerate(dialect.names)
+        },
     )
 
 
@@ -94,10 +99,14 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     has_header = names is not None
     if names is None:
         names = [f"column {k + 1}" for k in range(len(rows[-1]))]
+    names = [name or f"{UNNAMED}{k}" for k, name in enumerate(names)]
     has_rows = is_cut or ends[-1] > num_before
     longest = max(len(line.encode(encoding)) for line in lines)
     block = min(max(_LEAST_BLOCK, _LINES_IN_BLOCK * longest), _LARGEST_BLOCK)
-    return Dialect(encoding, mark, delimiter, tuple(names), has_header, num_before, has_rows, block)
+    first = [row for row, end in zip(rows, ends, strict=True) if end > num_before]
+    return Dialect(
+        encoding, mark, delimiter, tuple(names), has_header, num_before, has_rows, block, first
+    )
 
 
 def _find_encoding(sample: bytes, file: str) -> str:
@@ -183,11 +192,12 @@ def _with_units(rows: list[list[str]], at: int, names: list[str]) -> list[str]:
     if not all(upper):
         return names
     pairs = zip(upper, names, strict=False)  # the last cell may be missing
-    return [f"{name} [{unit}]" if unit else name for name, unit in pairs]
+    return [f"{name} [{unit.strip('[]()')}]" if unit else name for name, unit in pairs]
 
 
 def _is_short(cell: str) -> bool:
-    return len(cell.strip("[]()")) <= 4
+    """Whether a cell could be a unit; [dd.MM.yyyy HH:mm] stands there for dates."""
+    return len(cell.strip("[]()")) <= 4 or (cell.startswith("[") and cell.endswith("]"))
 
 
 def _main_kind(cells: Sequence[str]) -> str:
@@ -243,6 +253,8 @@ def _stream(
         if "Empty CSV" in str(error):
             return
         raise _explain(error, wrong, dialect, file) from None
+    finally:
+        pa.default_memory_pool().release_unused()
 
 
 def _explain(

@@ -1,0 +1,209 @@
+"""Which columns of a table are its readings: the one of a long table, or each meter's of a wide
+one; and which stand beside them as covariates or returned energy.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from plfl.config import Config
+from plfl.data.rules import Fault
+from plfl.data.tables import words
+from plfl.data.tables.forms import find_decimal, number_of
+from plfl.data.tables.head import INDEX, Head, is_row_number
+from plfl.data.tables.profiles import Profile
+from plfl.data.tables.times import as_tuple, missing
+from plfl.errors import require
+
+# Columns of which one may be the sum of the others; rows that show it.
+_FEWEST_SUMMED = 3
+_SUM_ROWS = 50
+# Names that a question lists.
+_MOST_NAMED = 12
+
+
+@dataclass(frozen=True)
+class Loads:
+    """The columns of readings, and what they say about the table."""
+
+    columns: tuple[str, ...]
+    says: dict[str, Any]  # config fields
+    returned: tuple[str, ...] = ()  # subtracted
+    covariates: tuple[str, ...] = ()
+    skipped: dict[str, str] = field(default_factory=dict)  # columns that cannot be used, and why
+    slots: tuple[int, ...] = ()  # seconds after midnight, in a table of days
+    is_elapsed: bool = False
+
+
+def find_loads(
+    head: Head, config: Config, profile: Profile | None, used: Sequence[str], ids: Sequence[str]
+) -> Loads:
+    """Long or wide, and which columns are readings, covariates, returned energy."""
+    return _Finder(head, config, profile, used, ids).find()
+
+
+class _Finder:
+    """The columns that are neither time nor id."""
+
+    def __init__(
+        self,
+        head: Head,
+        config: Config,
+        profile: Profile | None,
+        used: Sequence[str],
+        ids: Sequence[str],
+    ) -> None:
+        self.head = head
+        self.config = config
+        self.profile = profile
+        self.has_ids = bool(ids)
+        self.named = as_tuple(config.load_column)
+        self.skipped: dict[str, str] = {}
+        rest = [name for name in head.names if name not in used and name not in self.named]
+        self.numbers = [name for name in rest if self._is_usable(name)]
+
+    def find(self) -> Loads:
+        if self.config.layout == "wide":
+            return self._wide(self.named or self._meters())
+        if self.named:
+            return self._long(self.named)
+        chosen = self._choose()
+        is_one = len(chosen) == 1 or self._are_tariffs(chosen)
+        is_general = all(words.is_general(name) for name in chosen)
+        if is_one and (self.has_ids or is_general or len(chosen) > 1):
+            return self._long(chosen)
+        if self.has_ids or (is_general and self.head.columns.has_header):
+            raise self._ask(chosen)
+        return self._wide(self._ask_about(self._without_sum(chosen)))
+
+    def _choose(self) -> tuple[str, ...]:
+        """Columns that speak of consumption, or of nothing in particular."""
+        known = [name for name in self.numbers if self.head.kinds[name] != "empty"] or self.numbers
+        loads = [name for name in known if _quantity(name) == "consumption"]
+        unnamed = [name for name in known if not _quantity(name)]
+        general = words.prefer([name for name in loads if words.is_general(name)])
+        is_said = any(words.unit_of(name) for name in loads)
+        if general and (is_said or len(general) >= len(unnamed)):
+            return tuple(general)
+        chosen = loads if is_said else [name for name in known if name in (*loads, *unnamed)]
+        if not chosen:
+            raise missing(self.head.columns, "y", "load_column")
+        empty = [name for name in self.numbers if name not in known and not _quantity(name)]
+        return (*chosen, *([] if self.has_ids else empty))
+
+    def _ask(self, chosen: Sequence[str]) -> Fault:
+        """Which of several columns has the readings."""
+        shown = ", ".join(repr(name) for name in chosen[:_MOST_NAMED])
+        best = words.prefer(chosen)[0]
+        return self.head.columns.fault(
+            "PLF302",
+            f"each of {shown} could be the readings",
+            best,
+            advice=f"say which: ‹load_column={best}› (‹layout=wide› if each is a meter)",
+        )
+
+    def _ask_about(self, chosen: tuple[str, ...]) -> tuple[str, ...]:
+        """The meters of a wide table, if none of the other names could be that of a meter too."""
+        doubtful = [name for name in self.numbers if words.is_doubtful(name)]
+        if doubtful and not any(map(words.unit_of, chosen)):
+            shown = ", ".join(repr(name) for name in doubtful[:_MOST_NAMED])
+            raise self.head.columns.fault(
+                "PLF302",
+                f"{shown} could be {_quantity(doubtful[0])}, or a meter as the other columns are",
+                doubtful[0],
+                advice="say so: ‹layout=wide› if each column is a meter (or name those that are: "
+                "‹load_column=[...]›)",
+            )
+        return chosen
+
+    def _without_sum(self, chosen: tuple[str, ...]) -> tuple[str, ...]:
+        """Without a column that is the sum of all others."""
+        cells = [self.head.cells[name][:_SUM_ROWS] for name in chosen]
+        num = min(map(len, cells))
+        if min(num, len(chosen)) < _FEWEST_SUMMED:
+            return chosen
+        decimal = find_decimal(cell for column in cells for cell in column) or "."
+        values = np.array([[number_of(cell, decimal) for cell in some[:num]] for some in cells])
+        with np.errstate(over="ignore", invalid="ignore"):
+            rest = values.sum(0) - values
+            is_sum = np.isclose(values, rest, rtol=1e-3).all(1) & (np.ptp(values, axis=1) > 0)
+        if not is_sum.any():
+            return chosen
+        total = chosen[int(np.argmax(is_sum))]
+        self.skipped[total] = "it is the sum of the others"
+        return tuple(name for name in chosen if name != total)
+
+    def _meters(self) -> tuple[str, ...]:
+        """The columns of a table that is said to be wide: all that could be meters."""
+        meters = [
+            name
+            for name in self.numbers
+            if _quantity(name) in ("", "consumption") or words.is_doubtful(name)
+        ]
+        if not meters:
+            raise missing(self.head.columns, "y", "load_column")
+        return tuple(meters)
+
+    def _long(self, loads: tuple[str, ...]) -> Loads:
+        names = loads[0] if len(loads) == 1 else loads
+        return Loads(
+            loads,
+            {"layout": "long", "load_column": names},
+            returned=self._find_returned() if self.config.net else (),
+            covariates=self._find_covariates(loads, is_beside_y=True),
+            skipped=self.skipped,
+        )
+
+    def _wide(self, loads: tuple[str, ...]) -> Loads:
+        require(
+            not self.config.net,
+            "net = true needs a table with one meter in it, or with ids",
+            "name the columns: ‹load_column=...›",
+        )
+        covariates = self._find_covariates(loads, is_beside_y=False)
+        return Loads(loads, {"layout": "wide"}, covariates=covariates, skipped=self.skipped)
+
+    def _find_covariates(self, loads: Sequence[str], *, is_beside_y: bool) -> tuple[str, ...]:
+        """Weather; beside a column of readings that somebody named, all that is not a meter's."""
+        if self.config.covariates is not None:
+            return tuple(self.config.covariates)
+        is_named = is_beside_y and self.config.load_column is not None
+        is_nixtla = self.profile is not None and self.profile.name == "nixtla"
+        taken = []
+        for name in self.numbers:
+            quantity = _quantity(name)
+            if name in loads or (self.head.kinds[name] == "empty" and not is_nixtla):
+                continue
+            is_free = is_named and (is_nixtla or quantity in ("", words.FACT))
+            if quantity == "weather" or is_free:
+                taken.append(name)
+        return tuple(taken)
+
+    def _are_tariffs(self, names: Sequence[str]) -> bool:
+        """Whether names of one meter's readings differ in the tariff alone."""
+        is_load = self.has_ids or any(_quantity(name) == "consumption" for name in names)
+        return is_load and len({words.without_tariff(name) for name in names}) == 1
+
+    def _find_returned(self) -> tuple[str, ...]:
+        return tuple(name for name in self.numbers if _quantity(name) == "returned energy")
+
+    def _is_usable(self, name: str) -> bool:
+        """Whether a column could be numbers; others are noted."""
+        if name.startswith(INDEX):
+            return False  # the rows of a pandas frame: nobody wrote it
+        kind = self.head.kinds[name]
+        if is_row_number(name):
+            if kind != "empty" or self.head.columns.first_line is None:
+                self.skipped[name] = "it has no name of its own"
+            return False
+        if kind in ("number", "empty"):
+            return True
+        if kind != "time":
+            self.skipped[name] = f"its cells are {'texts' if kind == 'text' else 'no numbers'}"
+        return False
+
+
+def _quantity(name: str) -> str:
+    return words.meaning_of(name).quantity

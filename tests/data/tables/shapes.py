@@ -1,0 +1,557 @@
+"""Public exports as text, written from one truth; numbers are generated and ids invented.
+
+Each writer imitates the columns, stamps, numbers and oddities of one format from its description.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What the meters used: kWh of each interval, over whole local days."""
+
+    zone: str
+    minutes: int
+    first: str = "2023-10-16"  # four weeks with a change of clocks in Europe and in America
+    days: int = 28
+    ids: tuple[str, ...] = ("meter",)
+    scale: float = 1.0  # of the energy: zones of a grid use more than houses
+
+    @cached_property
+    def starts(self) -> pd.DatetimeIndex:
+        """Starts of intervals, in the meters' zone."""
+        end = pd.Timestamp(self.first) + pd.Timedelta(days=self.days)
+        every = f"{self.minutes}min"
+        return pd.date_range(self.first, end, freq=every, tz=self.zone, inclusive="left")
+
+    @property
+    def ends(self) -> pd.DatetimeIndex:
+        """Ends of intervals, in the meters' zone."""
+        return (self.starts.tz_convert("UTC") + pd.Timedelta(minutes=self.minutes)).tz_convert(
+            self.zone
+        )
+
+    @cached_property
+    def kwh(self) -> dict[str, np.ndarray]:
+        """Energy of each meter's intervals, to the Wh."""
+        rng = np.random.default_rng(len(self.zone) + self.minutes)
+        hours = (self.starts.hour + self.starts.minute / 60).to_numpy()
+        shape = 1.5 + np.sin((hours - 8) * np.pi / 12)
+        scales = {name: self.scale * (0.3 + k) for k, name in enumerate(self.ids)}
+        return {
+            name: np.round(scale * shape * rng.uniform(0.5, 1.5, len(hours)), 3)
+            for name, scale in scales.items()
+        }
+
+    @property
+    def only(self) -> np.ndarray:
+        """Energy of the one meter."""
+        return self.kwh[self.ids[0]]
+
+    def rows(self) -> Iterator[tuple[str, pd.Timestamp, pd.Timestamp, float]]:
+        """Meter, start, end and kWh, meter by meter."""
+        for name, values in self.kwh.items():
+            yield from zip([name] * len(values), self.starts, self.ends, values, strict=True)
+
+    def periods(self) -> np.ndarray:
+        """The number of each interval of its day, from 1 on, through changes of the clock."""
+        return pd.Series(1, self.starts).groupby(self.starts.date).cumsum().to_numpy()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A format: who writes it, for which truth."""
+
+    write: Callable[[Truth], str]
+    truth: Truth
+    name: str = "export.csv"
+    encoding: str = "utf-8"
+    settings: tuple[tuple[str, object], ...] = ()  # beside the time zone
+    is_placed: bool = True  # whether the time zone has to be said
+
+    @property
+    def title(self) -> str:
+        """For the name of a test."""
+        return self.write.__name__
+
+
+SHAPES: list[Shape] = []
+
+
+def shape(zone: str, minutes: int, *ids: str, **facts: object) -> Callable:
+    """Register a writer with its truth."""
+    own = {key: facts.pop(key) for key in ("first", "days", "scale") if key in facts}
+    truth = Truth(zone, minutes, ids=ids or ("meter",), **own)
+
+    def register(write: Callable[[Truth], str]) -> Callable[[Truth], str]:
+        SHAPES.append(Shape(write, truth, **facts))
+        return write
+
+    return register
+
+
+def lines(header: str, rows: Iterator[str], end: str = "\n") -> str:
+    """A header and rows."""
+    return end.join([*header.splitlines(), *rows, ""])
+
+
+def comma(number: float, digits: int = 3) -> str:
+    """With a decimal comma."""
+    return f"{number:.{digits}f}".replace(".", ",")
+
+
+def at(stamp: pd.Timestamp, text: str) -> str:
+    """A stamp as strftime writes it; %-d leaves zeros out."""
+    return stamp.strftime(text)
+
+
+# North America
+
+
+@shape("America/Chicago", 15, "10443720000000001", "10443720000000002")
+def smart_meter_texas(truth: Truth) -> str:
+    """Ids behind an apostrophe, times with a leading space, surplus generation in rows of its
+    own.
+    """
+    header = (
+        "ESIID,USAGE_DATE,REVISION_DATE,USAGE_START_TIME,USAGE_END_TIME,USAGE_KWH,"
+        "ESTIMATED_ACTUAL,CONSUMPTION_SURPLUSGENERATION"
+    )
+    rows = (
+        f"'{name},{start:%m/%d/%Y},{start:%m/%d/%Y} 06:33:38, {start:%H:%M}, {end:%H:%M},{used},"
+        f"A,{kind}"
+        for name, start, end, kwh in truth.rows()
+        for kind, used in (("Consumption", f"{kwh:.3f}"), ("Surplus Generation", "0.020"))
+    )
+    return lines(header, rows)
+
+
+@shape("America/Chicago", 30)
+def comed_green_button(truth: Truth) -> str:
+    """A preamble, ends that are inclusive, costs in dollars."""
+    header = (
+        "Name,A. CUSTOMER\nAddress,1 EXAMPLE ST CHICAGO IL 60601\nAccount Number,0000000000\n"
+        "Service,Service 1\n\nTYPE,DATE,START TIME,END TIME,USAGE (kWh),COST,NOTES"
+    )
+    rows = (
+        f"Electric usage,{start:%Y-%m-%d},{start:%H:%M},{end - pd.Timedelta(minutes=1):%H:%M},"
+        f"{kwh:.3f},${kwh / 9:.2f},"
+        for _, start, end, kwh in truth.rows()
+    )
+    return lines(header, rows)
+
+
+@shape("America/Los_Angeles", 60)
+def sce_green_button(truth: Truth) -> str:
+    """From and to in one cell, with hard spaces; delivered and received energy as two blocks are
+    left out.
+    """
+    header = (
+        '"Energy Usage Information"\n"For location: 1 EXAMPLE ST"\n\n'
+        '"Meter Reading Information"\n"Type of readings: Electricity"\n\n'
+        '"Energy consumption time period","Usage(Real energy in kilowatt-hours)","Reading quality"'
+    )
+    rows = (
+        f'"{start:%Y-%m-%d %H:%M:%S}\u00a0to\u00a0{end:%Y-%m-%d %H:%M:%S}","{kwh:.3f}",""'
+        for _, start, end, kwh in truth.rows()
+    )
+    return lines(header, rows)
+
+
+@shape("America/Los_Angeles", 15)
+def sdge_green_button(truth: Truth) -> str:
+    """12-hour clocks, quotes everywhere, generation and net energy beside consumption."""
+    header = (
+        "Name,A. CUSTOMER\nAddress,1 EXAMPLE ST\nAccount Number,0000000000\n"
+        'Disclaimer,"estimates, not a bill"\nTitle,Electric usage\nResource,Electricity\n'
+        "Meter Number,00000001\nReading Start,10/16/2023\nReading End,11/12/2023\n"
+        "Total Duration,40320\nTotal Usage,1.0\nUOM,kWh\n\n"
+        "Meter Number,Date,Start Time,Duration,Consumption,Generation,Net"
+    )
+    rows = (
+        f'"00000001","{start.month}/{start.day}/{start:%Y}","{at(start, "%-I:%M %p")}","15",'
+        f'"{kwh:.3f}","0.0100","{kwh - 0.01:.3f}"'
+        for _, start, _, kwh in truth.rows()
+    )
+    return lines(header, rows)
+
+
+@shape("America/New_York", 60)
+def duke_hour_of_day(truth: Truth) -> str:
+    """m/d/yyyy with a 12-hour clock in one cell, seconds and all."""
+    rows = (
+        f"{at(start, '%-m/%-d/%Y %-I:%M:%S %p')},{kwh:.3f},Actual"
+        for _, start, _, kwh in truth.rows()
+    )
+    return lines("Reading Time,Energy Delivered (kWh),Reading Type", rows)
+
+
+@shape("America/Los_Angeles", 15)
+def enphase(truth: Truth) -> str:
+    """Produced, consumed, exported and imported energy in Wh."""
+    header = (
+        "Date/Time,Energy Produced (Wh),Energy Consumed (Wh),Exported to Grid (Wh),"
+        "Imported from Grid (Wh)"
+    )
+    rows = (
+        f"{start:%m/%d/%Y %H:%M},20,{1000 * kwh:.0f},5,{1000 * kwh - 15:.0f}"
+        for _, start, _, kwh in truth.rows()
+    )
+    return lines(header, rows)
+
+
+@shape("America/Chicago", 15, "661", "1642")
+def pecan_street(truth: Truth) -> str:
+    """Ids that are numbers, offsets without minutes, mean kW, appliances beside the total."""
+    rows = (
+        f"{name},{start:%Y-%m-%d %H:%M:%S}{at(start, '%z')[:3]},{4 * kwh / 3:.3f},{4 * kwh:.3f},0.1"
+        for name, start, _, kwh in truth.rows()
+    )
+    return lines("dataid,local_15min,air1,use,solar", rows)
+
+
+@shape("America/New_York", 60, "CAPITL", "N.Y.C.")
+def nyiso(truth: Truth) -> str:
+    """Zones in rows, the letters of the clock in a column of its own, MW that nobody says."""
+    rows = (
+        f'"{start:%m/%d/%Y %H:%M:%S}","{at(start, "%Z")}","{name}",{k + 61757},{kwh / 1000:.6f}'
+        for start, *values in zip(truth.starts, *truth.kwh.values(), strict=True)
+        for k, (name, kwh) in enumerate(zip(truth.ids, values, strict=True))
+    )
+    return lines('"Time Stamp","Time Zone","Name","PTID","Integrated Load"', rows)
+
+
+@shape("America/Chicago", 60, "COAST", "EAST", "WEST", first="2023-03-06", scale=1e6)
+def ercot(truth: Truth) -> str:
+    """Hours that end at 24:00, thousands with commas between quotes, MW that nobody says."""
+    rows = (
+        ",".join(
+            [
+                f"{start:%m/%d/%Y} {start.hour + 1:02}:00",
+                *(f'"{kwh / 1000:,.2f}"' for kwh in (*values, sum(values))),
+            ]
+        )
+        for start, *values in zip(truth.starts, *truth.kwh.values(), strict=True)
+    )
+    return lines("Hour Ending,COAST,EAST,WEST,ERCOT", rows)
+
+
+@shape("America/New_York", 60, first="2023-03-06")
+def iso_ne(truth: Truth) -> str:
+    """Comments before the header, a mark in each row, date and hour ending."""
+    header = '"C","Zonal Load"\n"C","for 2023"\n"H","Date","Hour Ending","Demand (MWh)"'
+    rows = (
+        f'"D","{start:%m/%d/%Y}","{start.hour + 1:02}",{kwh / 1000:.6f}'
+        for _, start, _, kwh in truth.rows()
+    )
+    return lines(header, rows)
+
+
+# Great Britain and Ireland
+
+
+@shape("Europe/London", 30, "1200000000001", "1200000000002")
+def elexon(truth: Truth) -> str:
+    """Settlement date and period: 50 periods when clocks go back."""
+    rows = (
+        f"{name},{start:%d/%m/%Y},{period},{kwh:.3f}"
+        for name, values in truth.kwh.items()
+        for start, period, kwh in zip(truth.starts, truth.periods(), values, strict=True)
+    )
+    return lines("MPAN,Settlement Date,Settlement Period,Consumption (kWh)", rows)
+
+
+@shape("Europe/London", 30, first="2023-03-13")
+def elexon_in_spring(truth: Truth) -> str:
+    """46 periods when clocks go forward."""
+    rows = (
+        f"{start:%Y-%m-%d},{period},{kwh:.3f}"
+        for start, period, kwh in zip(truth.starts, truth.periods(), truth.only, strict=True)
+    )
+    return lines("SettlementDate,SettlementPeriod,kWh", rows)
+
+
+@shape("Europe/London", 30)
+def n3rgy(truth: Truth) -> str:
+    """UTC in the column's name."""
+    rows = (
+        f"{start.tz_convert('UTC'):%Y-%m-%d %H:%M},{kwh:.3f}" for _, start, _, kwh in truth.rows()
+    )
+    return lines("timestamp (UTC),energyConsumption (kWh)", rows)
+
+
+@shape("Europe/London", 30, name="n3rgy.json")
+def n3rgy_json(truth: Truth) -> str:
+    """An object around a list of values."""
+    values = [
+        {"timestamp": at(start.tz_convert("UTC"), "%Y-%m-%d %H:%M"), "primaryValue": float(kwh)}
+        for _, start, _, kwh in truth.rows()
+    ]
+    facts = {"resource": "/electricity/consumption/1", "responseTimestamp": "2023-11-20T00:00:00Z"}
+    return json.dumps({**facts, "unit": "kWh", "granularity": "halfhour", "values": values})
+
+
+# France, Spain, Portugal
+
+
+@shape("Europe/Paris", 30)
+def enedis(truth: Truth) -> str:
+    """The contract as a table of its own before the header, mean W, ends with an offset."""
+    header = (
+        "Identifiant PRM;Type de donnees;Date de debut;Date de fin;Grandeur physique;"
+        "Grandeur metier;Etape metier;Unite;Pas en minutes\n"
+        "30000000000001;Courbe de charge;16/10/2023;13/11/2023;Energie active;Consommation;"
+        "Comptage Brut;W;30\nHorodate;Valeur"
+    )
+    rows = (f"{end.isoformat()};{2000 * kwh:.0f}" for _, _, end, kwh in truth.rows())
+    return lines(header, rows)
+
+
+@shape("Europe/Madrid", 60, "ES0000000000000001AA0F", "ES0000000000000002AA0F")
+def datadis(truth: Truth) -> str:
+    """Hours 1 to 25, ends of hours counted through the change of clocks; decimal commas."""
+    rows = (
+        f"{name};{start:%d/%m/%Y};{period};{comma(kwh)};R"
+        for name, values in truth.kwh.items()
+        for start, period, kwh in zip(truth.starts, truth.periods(), values, strict=True)
+    )
+    return lines("CUPS;Fecha;Hora;Consumo_kWh;Metodo_obtencion", rows)
+
+
+@shape("Europe/Madrid", 60, first="2023-03-13")
+def datadis_in_spring(truth: Truth) -> str:
+    """A day of 23 hours."""
+    rows = (
+        f"ES0000000000000001AA0F;{start:%d/%m/%Y};{period};{comma(kwh)};R"
+        for start, period, kwh in zip(truth.starts, truth.periods(), truth.only, strict=True)
+    )
+    return lines("CUPS;Fecha;Hora;Consumo_kWh;Metodo_obtencion", rows)
+
+
+@shape("Europe/Lisbon", 15)
+def e_redes(truth: Truth) -> str:
+    """A preamble, ends from 00:15 to 24:00 that no name says, mean kW."""
+    header = (
+        "Leituras;;;\nCPE;PT0002000000000001AA;;\nData de exportação;2023/11/20;;\n;;;\n"
+        "Data;Hora;Consumo registado, Ativa (kW);Estado"
+    )
+    rows = (
+        f"{start:%Y/%m/%d};{start.hour + (start.minute == 45):02}:{(start.minute + 15) % 60:02};"
+        f"{comma(4 * kwh)};Real"
+        for _, start, _, kwh in truth.rows()
+    )
+    return lines(header, rows)
+
+
+@shape("Europe/Lisbon", 15, "MT_001", "MT_002", "MT_003", first="2011-11-07")
+def uci_load_diagrams(truth: Truth) -> str:
+    """A column per client, stamps without a name, decimal commas, mean kW, ends."""
+    rows = (
+        ";".join([f'"{end:%Y-%m-%d %H:%M:%S}"', *(comma(4 * kwh) for kwh in values)])
+        for end, *values in zip(truth.ends, *truth.kwh.values(), strict=True)
+    )
+    return lines(";".join(['""', *(f'"{name}"' for name in truth.ids)]), rows)
+
+
+# Denmark, Germany, Austria
+
+
+@shape("Europe/Copenhagen", 60, "571313100000000001", "571313100000000002")
+def eloverblik(truth: Truth) -> str:
+    """Danish names, dd-mm-yyyy, from and to, the unit in a column."""
+    rows = (
+        f"{name};{start:%d-%m-%Y %H:%M};{end:%d-%m-%Y %H:%M};{comma(kwh)};KWH;Målt;Tidsserie"
+        for name, start, end, kwh in truth.rows()
+    )
+    return lines("MålepunktsID;Fra_dato;Til_dato;Mængde;Måleenhed;Kvalitet;Type", rows)
+
+
+@shape("Europe/Vienna", 15)
+def wiener_netze(truth: Truth) -> str:
+    """Date, from and to in three columns."""
+    rows = (
+        f"{start:%d.%m.%Y};{start:%H:%M:%S};{end:%H:%M:%S};{comma(kwh, 6)}"
+        for _, start, end, kwh in truth.rows()
+    )
+    return lines("Datum;Zeit von;Zeit bis;Verbrauch [kWh]", rows, "\r\n")
+
+
+@shape("Europe/Vienna", 15)
+def netz_noe(truth: Truth) -> str:
+    """Two columns, quoted, with the kind of value beside."""
+    rows = (
+        f'"{start:%d.%m.%Y %H:%M}";"{comma(kwh, 6)}";"gemessen"'
+        for _, start, _, kwh in truth.rows()
+    )
+    return lines('"Messzeitpunkt";"Gemessener Verbrauch (kWh)";"Qualität"', rows)
+
+
+@shape("Europe/Berlin", 15, "DE0000000000000000000000000000001", encoding="cp1252")
+def german_load_profile(truth: Truth) -> str:
+    """Mean kW by Zählpunkt, von and bis, in Windows-1252."""
+    rows = (
+        f"{name};{start:%d.%m.%Y %H:%M};{end:%d.%m.%Y %H:%M};{comma(4 * kwh)};W"
+        for name, start, end, kwh in truth.rows()
+    )
+    return lines("Zählpunkt;von;bis;Wirkleistung (kW);Status", rows)
+
+
+@shape("Europe/Berlin", 60)
+def tibber(truth: Truth) -> str:
+    """Offsets, cost and price beside consumption."""
+    rows = (
+        f"{start.isoformat()},{end.isoformat()},{kwh / 3:.4f},0.33,0.05,{kwh:.3f},kWh"
+        for _, start, end, kwh in truth.rows()
+    )
+    return lines("from,to,cost,unitPrice,unitPriceVAT,consumption,consumptionUnit", rows)
+
+
+@shape("Europe/Berlin", 60, name="tibber.json")
+def tibber_json(truth: Truth) -> str:
+    """The answer of the interface: nodes deep inside."""
+    nodes = [
+        {
+            "from": start.isoformat(timespec="milliseconds"),
+            "to": end.isoformat(timespec="milliseconds"),
+            "cost": round(kwh / 3, 4),
+            "unitPrice": 0.33,
+            "unitPriceVAT": 0.05,
+            "consumption": float(kwh),
+            "consumptionUnit": "kWh",
+        }
+        for _, start, end, kwh in truth.rows()
+    ]
+    return json.dumps({"data": {"viewer": {"homes": [{"consumption": {"nodes": nodes}}]}}})
+
+
+@shape("Europe/Vienna", 15)
+def fronius(truth: Truth) -> str:
+    """Units in a second row of the header."""
+    header = (
+        "Date and time;Energy fed in | Smart Meter;Consumption | Smart Meter\n"
+        "[dd.MM.yyyy HH:mm];[Wh];[Wh]"
+    )
+    rows = (f"{start:%d.%m.%Y %H:%M};12;{1000 * kwh:.0f}" for _, start, _, kwh in truth.rows())
+    return lines(header, rows)
+
+
+@shape("Europe/Berlin", 60)
+def solaredge(truth: Truth) -> str:
+    """Consumption beside production, export, import and self-consumption."""
+    header = (
+        "Time,System Production (Wh),Consumption (Wh),Self Consumption (Wh),Export (Wh),Import (Wh)"
+    )
+    rows = (
+        f"{start:%d/%m/%Y %H:%M},30,{1000 * kwh:.0f},20,10,{1000 * kwh - 20:.0f}"
+        for _, start, _, kwh in truth.rows()
+    )
+    return lines(header, rows)
+
+
+@shape("Europe/Berlin", 60, settings=(("decimal", ","),))
+def sunny_portal(truth: Truth) -> str:
+    """A line for spreadsheets before the header, thousands with points."""
+    header = "sep=;\nZeitraum;Gesamtverbrauch [Wh];PV-Erzeugung [Wh]"
+    rows = (
+        f"{start:%d.%m.%Y %H:%M};{1000 * kwh:,.0f};{1200:,}".replace(",", ".")
+        for _, start, _, kwh in truth.rows()
+    )
+    return lines(header, rows)
+
+
+@shape("Europe/Berlin", 60, "load")
+def entsoe(truth: Truth) -> str:
+    """From and to in one cell, a forecast beside the load, MW, UTC in the column's name."""
+    header = (
+        '"Time (UTC)","Day-ahead Total Load Forecast [MW] - BZN|DE-LU",'
+        '"Actual Total Load [MW] - BZN|DE-LU"'
+    )
+    rows = (
+        f'"{start.tz_convert("UTC"):%d.%m.%Y %H:%M} - {end.tz_convert("UTC"):%d.%m.%Y %H:%M}",'
+        f'"50000","{kwh / 1000:.6f}"'
+        for _, start, end, kwh in truth.rows()
+    )
+    return lines(header, rows)
+
+
+@shape("Europe/Vienna", 60, "AT", "DE")
+def opsd(truth: Truth) -> str:
+    """Two time columns, loads of countries in MW that no name says, much else."""
+    header = (
+        "utc_timestamp,cet_cest_timestamp,AT_load_actual_entsoe_transparency,"
+        "AT_load_forecast_entsoe_transparency,AT_price_day_ahead,AT_solar_generation_actual,"
+        "DE_load_actual_entsoe_transparency,DE_wind_onshore_generation_actual"
+    )
+    rows = (
+        f"{start.tz_convert('UTC'):%Y-%m-%dT%H:%M:%SZ},{start:%Y-%m-%dT%H:%M:%S%z},"
+        f"{a / 1000:.6f},1,40.5,0,{b / 1000:.6f},300"
+        for start, a, b in zip(truth.starts, *truth.kwh.values(), strict=True)
+    )
+    return lines(header, rows)
+
+
+# Anywhere
+
+
+@shape("Australia/Sydney", 30, "1", "2", first="2012-07-01")
+def ausgrid_solar_homes(truth: Truth) -> str:
+    """A note, a row per day, customer and category; GG is what the roof gives."""
+    slots = [f"{m // 60 % 24}:{m % 60:02}" for m in range(30, 1441, 30)]
+    header = "Solar homes electricity data\n" + ",".join(
+        ["Customer,Generator Capacity,Postcode,Consumption Category,date", *slots, "Row Quality"]
+    )
+
+    def rows() -> Iterator[str]:
+        for name, values in truth.kwh.items():
+            for day, own in zip(truth.starts[::48], values.reshape(-1, 48), strict=True):
+                for category, part in (("CL", 0.25), ("GC", 0.75), ("GG", 0.4)):
+                    cells = ",".join(f"{part * kwh:.5f}" for kwh in own)
+                    yield f"{name},3.78,2076,{category},{at(day, '%-d-%b-%y')},{cells},"
+
+    return lines(header, rows())
+
+
+@shape(
+    "Europe/London",
+    60,
+    "Panther_lodging_Dean",
+    "Panther_office_Karla",
+    "Hog_gas_station",
+    settings=(("layout", "wide"),),
+)
+def building_data_genome(truth: Truth) -> str:
+    """A column per building."""
+    rows = (
+        ",".join([f"{start:%Y-%m-%d %H:%M:%S}", *(f"{kwh:.3f}" for kwh in values)])
+        for start, *values in zip(truth.starts, *truth.kwh.values(), strict=True)
+    )
+    return lines(",".join(["timestamp", *truth.ids]), rows)
+
+
+@shape("Europe/London", 1, days=21)
+def refit(truth: Truth) -> str:
+    """Local time and seconds since 1970, mean W of the house and of appliances."""
+    rows = (
+        f"{start:%Y-%m-%d %H:%M:%S},{int(start.timestamp())},{60_000 * kwh:.0f},{5 * k % 7},0,0"
+        for k, (_, start, _, kwh) in enumerate(truth.rows())
+    )
+    return lines("Time,Unix,Aggregate,Appliance1,Appliance2,Issues", rows)
+
+
+@shape("Europe/Berlin", 60, "sensor.house_energy")
+def home_assistant(truth: Truth) -> str:
+    """A register by entity, with times at which it could not be asked."""
+    total = 1000 + np.concatenate([[0], np.cumsum(truth.only)])
+    stamps = truth.starts.append(truth.ends[-1:]).tz_convert("UTC")
+    rows = (
+        f"sensor.house_energy,{'unavailable' if k % 97 == 50 else f'{value:.3f}'},"
+        f"{stamp:%Y-%m-%dT%H:%M:%S.000Z}"
+        for k, (stamp, value) in enumerate(zip(stamps, total, strict=True))
+    )
+    return lines("entity_id,state,last_changed", rows)
