@@ -118,3 +118,11 @@ def test_times_to_come_of_one_series_need_no_id():
     }
     with pytest.raises(BadInput, match=r"column 'ds' of futr_df is of type .*; datetimes are"):
         append_future(frame, pd.DataFrame({"ds": ["soon"], "temperature": [1.0]}))
+
+
+def test_the_one_series_is_called_as_a_setting_says():
+    series = readings().set_index("ds").y
+    assert list(open_in_chicago(series).ids) == ["meter"]
+    frame = open_in_chicago(series, meter="kitchen")
+    assert list(frame.ids) == ["kitchen"]
+    assert open_frame(frame.table, frame.config).config == frame.config

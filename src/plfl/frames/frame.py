@@ -8,6 +8,7 @@ its last readings alone are read as all of them were.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ _ALONE = "meter"
 # What a table with a row per id and stamp leaves nothing to say about.
 _LONG = {
     "layout": "long", "format": None, "time_format": None, "register_column": None,
-    "registers": None, "net": False,
+    "registers": None, "net": False, "meter": None,
 }  # fmt: skip
 
 
@@ -88,8 +89,7 @@ class Rows(NamedTuple):
 
 def open_frame(df: Any, config: Config, like: Frame | None = None) -> Frame:
     """A frame that the reader of tables can read; what nothing says of it is as in another."""
-    columns = _open(df, "df")
-    config = config.model_copy(update={"meter": config.meter or _ALONE})
+    columns = replace(_open(df, "df"), name=_ALONE)
     roles = find_roles(columns, config)
     if like is not None:
         config = config.model_copy(update=_left_open(roles, like))
