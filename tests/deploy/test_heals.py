@@ -17,12 +17,11 @@ from pathlib import Path
 import pytest
 
 from plfl.deploy.files import certificates
+from plfl.deploy.files.roster import Members
 from plfl.deploy.files.settings import read_client, read_server
-from plfl.deploy.programs import preflight, provision, supervise, workplace
-from plfl.deploy.programs.client import Watch
+from plfl.deploy.programs import client, provision, supervise, workplace
+from plfl.deploy.programs.client import Unproven, Watch
 from plfl.deploy.programs.front import Front
-from plfl.deploy.programs.members import Members
-from plfl.deploy.programs.preflight import Unproven
 from plfl.deploy.programs.server import Renewal
 from plfl.deploy.programs.supervise import Backoff, Stop, persist
 from plfl.deploy.programs.workplace import (
@@ -116,8 +115,8 @@ def test_a_client_whose_clock_is_off_goes_on_when_it_is_set(
     own, door, monkeypatch, caplog, shift, words
 ):
     door()
-    monkeypatch.setattr(preflight, "_now", lambda: time.time() + shift)
-    stop = wait_for_server(own, lambda: monkeypatch.setattr(preflight, "_now", time.time))
+    monkeypatch.setattr(client, "_now", lambda: time.time() + shift)
+    stop = wait_for_server(own, lambda: monkeypatch.setattr(client, "_now", time.time))
     assert len(stop.waits) == 3
     assert re.search(
         rf"the client's clock is \d+ {words} the server's.*; trying again in \d", caplog.text
@@ -326,6 +325,6 @@ def test_who_waits_can_be_stopped():
 def test_the_roster_is_read_again_only_when_it_has_changed(pilot, monkeypatch):
     members = Members(read_server(pilot / "server" / "server.toml"))
     monkeypatch.setattr(
-        "plfl.deploy.programs.members.read_file", lambda path: pytest.fail("it has not changed")
+        "plfl.deploy.files.roster.read_roster", lambda path: pytest.fail("it has not changed")
     )
     assert members.ids() == ["a", "b"]

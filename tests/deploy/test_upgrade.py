@@ -9,8 +9,8 @@ import pytest
 
 from federations import make_nodes
 from in_process import LocalWire
-from plfl.deploy.files.runs import begin_run, read_run
 from plfl.deploy.files.settings import read_server
+from plfl.deploy.files.state import begin_run, read_run
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.rounds import first_params, name_run
 from plfl.deploy.protocol import agreement, coordinator

@@ -15,8 +15,7 @@ from typing import NamedTuple, TypeVar
 from cryptography import x509
 
 from plfl.deploy.files import certificates
-from plfl.deploy.files.roster import Member, Roster, read_file
-from plfl.deploy.files.runs import COUNT_FILE, SECRET_FILE, parse_counts, read_run
+from plfl.deploy.files.roster import Member, Roster, read_roster
 from plfl.deploy.files.settings import (
     ClientSettings,
     ServerSettings,
@@ -24,6 +23,7 @@ from plfl.deploy.files.settings import (
     read_policy,
     read_server,
 )
+from plfl.deploy.files.state import COUNT_FILE, SECRET_FILE, parse_counts, read_run
 from plfl.errors import BadInput, Damaged
 from plfl.storage import safe_name
 
@@ -211,7 +211,7 @@ def _check_pair(
 def _check_roster(found: Findings, path: Path) -> Roster | None:
     """The roster, if it is one; while it is being copied, it is missing or ends too early."""
     try:
-        return read_file(path)
+        return read_roster(path)
     except BadInput as error:
         may_heal = isinstance(error, Damaged) or not path.exists()
         found.append(Problem(True, str(error), may_heal))

@@ -24,13 +24,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
 from plfl._version import __version__
-from plfl.deploy.files.life import LIFE
 from plfl.deploy.files.new_files import build_folder, write_new, writing
 from plfl.deploy.files.settings import ClientSettings, ServerSettings, read_client, read_server
-from plfl.deploy.programs.members import ENROLLED
-from plfl.deploy.programs.server import LINK
-from plfl.deploy.programs.status import STATUS, TRAFFIC
-from plfl.deploy.programs.workplace import LINK_SECRET, LOG
+from plfl.deploy.files.state import ENROLLED, LIFE, LINK, LINK_SECRET, LOG, STATUS, TRAFFIC
 from plfl.errors import BadInput, Damaged
 from plfl.storage import sync_folder
 

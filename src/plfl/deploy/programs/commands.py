@@ -232,8 +232,8 @@ def status(
 
     Of a server and of a client: whether it runs, was stopped, failed and why, or is finished.
     """
-    from plfl.deploy.files.life import read_life
     from plfl.deploy.files.settings import read_client
+    from plfl.deploy.files.state import read_life
     from plfl.deploy.programs.status import describe_in_words, read_status
 
     if config.name.startswith("client-"):

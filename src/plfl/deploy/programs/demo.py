@@ -25,11 +25,12 @@ from plfl.config import Config
 from plfl.data.panel import Panel
 from plfl.data.sources import load_source
 from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.files.state import LOG
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.answers import make_node
 from plfl.deploy.programs.status import read_status
 from plfl.deploy.programs.supervise import end
-from plfl.deploy.programs.workplace import LOG, free_port
+from plfl.deploy.programs.workplace import free_port
 from plfl.deploy.protocol.policy import guard_of
 from plfl.errors import BadInput, RunFailed
 from plfl.federate import checkpoint

@@ -8,18 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plfl.deploy.files.runs import RunName, begin_run, read_run
+from plfl.deploy.files.roster import Members
 from plfl.deploy.files.settings import ServerSettings, read_server
-from plfl.deploy.flower.server import Link
-from plfl.deploy.flower.wire import FlowerWire
-from plfl.deploy.programs.members import ENROLLED, Members
-from plfl.deploy.programs.status import STATUS
+from plfl.deploy.files.state import ENROLLED, STATUS, RunName, begin_run, read_run
+from plfl.deploy.flower.server import FlowerWire, Link
 from plfl.deploy.programs.supervise import run_as_child, signals_noted
 from plfl.deploy.programs.workplace import hold
 from plfl.deploy.protocol.agreement import make_agreement
 from plfl.deploy.protocol.attendance import Terms
-from plfl.deploy.protocol.codec import largest_answer
 from plfl.deploy.protocol.coordinator import Coordinator
+from plfl.deploy.protocol.messages import largest_answer
 from plfl.errors import BadInput
 from plfl.federate.checkpoint import load_shared
 from plfl.federate.processes.devices import prepare

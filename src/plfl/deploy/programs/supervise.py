@@ -101,9 +101,10 @@ class Stop(threading.Event):
         self.number = number
         self.set()
 
-    def error(self, message: str) -> Interrupted:
-        """What ends a program that was stopped."""
-        return Interrupted(message, number=self.number)
+    def raise_if_set(self, message: str) -> None:
+        """End a program that was stopped."""
+        if self.is_set():
+            raise Interrupted(message, number=self.number)
 
 
 @contextmanager
@@ -111,8 +112,11 @@ def signals_noted() -> Iterator[Stop]:
     """What Ctrl-C or SIGTERM sets."""
     stop = Stop()
     is_main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    before = {number: signal.signal(number, stop.note) for number in numbers}
+    before = {
+        number: signal.signal(number, stop.note)
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if is_main
+    }
     try:
         yield stop
     finally:
@@ -128,14 +132,11 @@ def persist(attempt: Callable[[], T], stop: Stop, backoff: Backoff | None = None
     while True:
         try:
             found = attempt()
-        except Transient as error:
-            if stop.wait(backoff.after(str(error))):
-                raise stop.error(
-                    f"stopped while waiting: {error}. Start it again to go on"
-                ) from None
-        else:
             backoff.reset()
             return found
+        except Transient as error:
+            stop.wait(backoff.after(str(error)))
+            stop.raise_if_set(f"stopped while waiting: {error}. Start it again to go on")
 
 
 def command_of(module: str, *arguments: object) -> list[str]:
@@ -241,8 +242,7 @@ class Child:
         if status == _AGAIN and self.last_error:
             return self.backoff.after(self.last_error)
         wait = self.backoff.next()
-        names = {-each: each.name for each in signal.Signals}
-        how = names.get(status, f"status {status}")
+        how = {-each: each.name for each in signal.Signals}.get(status, f"status {status}")
         log.warning("%s ended unexpectedly (%s); starting it again in %.1f s", self.name, how, wait)
         return wait
 
@@ -283,11 +283,6 @@ class _OneLine(PlainFormatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
-def _end_hindered(error: Exception) -> NoReturn:
-    sys.stdout.write(f"{_MARK}{_HINDERED}|{plain(str(error))}\n")
-    sys.exit(_AGAIN)
-
-
 def run_as_child(work: Callable[[], None]) -> NoReturn:
     """In a child: log for the parent, do the work, end when the parent does, and say by the exit
     status how it ended.
@@ -300,16 +295,15 @@ def run_as_child(work: Callable[[], None]) -> NoReturn:
     log.setLevel(logging.INFO)
     try:
         work()
-    except Transient as error:
-        _end_hindered(error)
-    except PlflError as error:
-        log.error("%s", error)
-        sys.exit(FINAL + error.exit_status)
     except KeyboardInterrupt:
         sys.exit(FINAL + 130)
-    except Exception as error:  # the parent starts it again
-        if isinstance(error, OSError) and error.errno in FULL:
-            _end_hindered(error)
+    except Exception as error:
+        if isinstance(error, Transient) or (isinstance(error, OSError) and error.errno in FULL):
+            sys.stdout.write(f"{_MARK}{_HINDERED}|{plain(str(error))}\n")
+            sys.exit(_AGAIN)
+        if isinstance(error, PlflError):
+            log.error("%s", error)
+            sys.exit(FINAL + error.exit_status)
         log.exception("%s: %s", type(error).__name__, error)
-        sys.exit(1)
+        sys.exit(1)  # the parent starts it again
     sys.exit(FINAL)

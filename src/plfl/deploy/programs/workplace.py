@@ -4,7 +4,6 @@ What it and its children write is for its own user alone, whatever the umask was
 """
 
 import logging
-import os
 import secrets
 import socket
 import stat
@@ -15,13 +14,12 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from plfl.deploy.files.inspection import inspect
-from plfl.deploy.files.life import LOCK, recorded
+from plfl.deploy.files.new_files import closed_to_others, write_new
+from plfl.deploy.files.state import LINK_SECRET, LOCK, LOG, recorded
 from plfl.deploy.programs.supervise import FULL, Stop, persist, raw_log, signals_noted
-from plfl.errors import BadInput, PlainFormatter, PlflError, Transient
+from plfl.errors import BadInput, PlainFormatter, Transient
 from plfl.storage import locked
 
-LOG = "log.txt"
-LINK_SECRET = "link.secret"
 _LOG_BYTES = 5_000_000
 _LOG_FILES = 3
 log = logging.getLogger("plfl")
@@ -32,7 +30,7 @@ def at_work(path: Path, folder: Path, *, is_insecure: bool) -> Iterator[Stop]:
     """A program with these settings at work in its folder, until it is stopped."""
     with ExitStack() as stack:
         stop = stack.enter_context(signals_noted())
-        stack.enter_context(private())
+        stack.enter_context(closed_to_others())
         persist(lambda: stack.enter_context(logged(folder)), stop)
         # Who asks how it stands holds it for a moment.
         stack.enter_context(hold(folder, seconds=1.0))
@@ -45,26 +43,30 @@ def at_work(path: Path, folder: Path, *, is_insecure: bool) -> Iterator[Stop]:
 
 
 @contextmanager
-def private() -> Iterator[None]:
-    """New files are for their owner alone (0600, folders 0700)."""
-    before = os.umask(0o077)
+def _disk_explained(folder: Path) -> Iterator[None]:
+    # What a disk refuses: it may have room later, or the settings name what cannot be written.
     try:
         yield
-    finally:
-        os.umask(before)
+    except OSError as error:
+        if error.errno in FULL:
+            what = f"cannot write to {folder} ({error.strerror})"
+            raise Transient(what, "make room there") from None
+        raise BadInput(
+            f"cannot write to {error.filename or folder} ({error.strerror})",
+            "is folder right in the settings, and all in it yours?",
+        ) from None
 
 
 def _close_to_others(folder: Path) -> None:
     # Take what is in a folder from others, where an earlier start or a copy has left it open.
-    try:
-        for path in [folder, *folder.rglob("*")]:
-            mode = stat.S_IMODE(path.lstat().st_mode)
-            if mode & 0o077 and not path.is_symlink():
-                path.chmod(mode & 0o700)
-    except FileNotFoundError:  # something was renamed meanwhile
-        _close_to_others(folder)
-    except OSError as error:
-        raise explain_disk(folder, error) from None
+    with _disk_explained(folder):
+        try:
+            for path in [folder, *folder.rglob("*")]:
+                mode = stat.S_IMODE(path.lstat().st_mode)
+                if mode & 0o077 and not path.is_symlink():
+                    path.chmod(mode & 0o700)
+        except FileNotFoundError:  # something was renamed meanwhile
+            _close_to_others(folder)
 
 
 def check_files(path: Path) -> None:
@@ -99,24 +101,18 @@ def free_port() -> int:
 def write_link_secret(folder: Path) -> Path:
     """A new secret that Flower's program and ours have in common, for this start alone."""
     path = folder / LINK_SECRET
-    try:
+    with _disk_explained(folder):
         path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32))
-    except OSError as error:
-        raise explain_disk(folder, error) from None
+        write_new(path, secrets.token_hex(32).encode(), is_private=True)
     return path
 
 
 @contextmanager
 def logged(folder: Path) -> Iterator[None]:
     """Plain lines on standard error, and those and all others in the folder's log."""
-    try:
+    with _disk_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         file = _LogFile(folder / LOG, "a", _LOG_BYTES, _LOG_FILES, "utf-8")
-    except OSError as error:
-        raise explain_disk(folder, error) from None
     terminal = logging.StreamHandler(sys.stderr)
     terminal.addFilter(lambda record: record.name != raw_log.name)
     form = PlainFormatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -138,14 +134,3 @@ def logged(folder: Path) -> Iterator[None]:
 class _LogFile(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         """Leave out what does not fit on a full disk: the terminal has had the line."""
-
-
-def explain_disk(folder: Path, error: OSError) -> PlflError:
-    """What a disk refused: it may have room later, or the settings name what cannot be written."""
-    if error.errno in FULL:
-        return Transient(f"cannot write to {folder} ({error.strerror})", "make room there")
-    place = folder if error.filename is None else error.filename
-    return BadInput(
-        f"cannot write to {place} ({error.strerror})",
-        "is folder right in the settings, and all in it yours?",
-    )

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from plfl.deploy.files.runs import SECRET_FILE
+from plfl.deploy.files.state import SECRET_FILE
 from plfl.errors import Damaged, RunFailed
 from plfl.federate.client import ClientState
 from plfl.federate.params import from_named, to_named

@@ -18,8 +18,8 @@ import numpy as np
 
 from plfl.config import Config
 from plfl.data.sources import Loaded
-from plfl.deploy.files.runs import COUNT_FILE, PLAN_FILE, parse_counts
 from plfl.deploy.files.settings import Policy
+from plfl.deploy.files.state import COUNT_FILE, PLAN_FILE, parse_counts
 from plfl.deploy.protocol.agreement import Agreement, shared_shapes
 from plfl.deploy.protocol.commitment import Commitment, Refused, forget_programs
 from plfl.deploy.protocol.keepsake import Asked
