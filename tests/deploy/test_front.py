@@ -107,10 +107,10 @@ def test_calls_of_clients_pass_and_are_counted(front, pilot, link):
     assert link.seen == [("/v1/fleet/push-object", body)]
     front.stop()
     counted = front.traffic["/v1/fleet/push-object"]
-    assert counted.num_requests == 1
-    assert len(body) < counted.up < len(body) + 1000
-    assert len(body) < counted.down < len(body) + 400
-    assert (counted.up - counted.heads_up, counted.down - counted.heads_down) == (
+    assert counted["num_requests"] == 1
+    assert len(body) < counted["up"] < len(body) + 1000
+    assert len(body) < counted["down"] < len(body) + 400
+    assert (counted["up"] - counted["heads_up"], counted["down"] - counted["heads_down"]) == (
         len(body),
         len(body),
     )
@@ -122,8 +122,8 @@ def test_calls_at_the_same_time_are_all_counted(front, pilot, link):
         list(pool.map(lambda _: call(front, pilot, "/v1/fleet/push-object", body), range(num)))
     front.stop()
     counted = front.traffic["/v1/fleet/push-object"]
-    assert counted.num_requests == num
-    assert min(counted.up, counted.down) > num * len(body)
+    assert counted["num_requests"] == num
+    assert min(counted["up"], counted["down"]) > num * len(body)
 
 
 @pytest.mark.parametrize(

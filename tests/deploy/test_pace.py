@@ -23,7 +23,7 @@ from plfl.deploy.protocol.messages import (
     Failure,
     Message,
 )
-from plfl.deploy.protocol.pace import (
+from plfl.deploy.protocol.open_round import (
     LONGEST_REST,
     STALLED,
     Past,

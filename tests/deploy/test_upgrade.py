@@ -97,7 +97,7 @@ def test_a_run_without_init_begins_from_nothing_at_the_clients_too(old, monkeypa
 
 
 def test_personal_layers_that_do_not_fit_begin_anew_and_the_others_go_on(old, monkeypatch):
-    from plfl.deploy.protocol.keepsake import recall_personal
+    from plfl.deploy.protocol.commitment import recall_personal
 
     _, _, top, _, personal = old
     [client, *_] = personal

@@ -49,7 +49,6 @@ BROKEN = (OSError, TimeoutError, h11.ProtocolError, httpx.TransportError)
 _NOT_ACTIVATED = 2004  # Flower's code for a client that may not take part
 _LARGEST_HEAD = 16 * 1024
 _STALL_SECONDS = 30.0
-_CLOSING_SECONDS = 0.5
 _LINK_SECONDS = {"connect": 10.0, "read": 120.0, "write": 30.0, "pool": 10.0}
 # Headers that are for one connection, and are not passed on.
 _OF_CONNECTION = {
@@ -76,8 +75,8 @@ class Call:
     path: str
     headers: Mapping[str, str]
     raw_headers: RawHeaders
-    key: bytes | None  # the public key that it names (PEM)
-    length: int | None
+    key: bytes  # the public key that it names (PEM); nothing if none
+    length: int  # -1 if it does not say
 
 
 def _parse(request: h11.Request) -> Call:
@@ -85,22 +84,22 @@ def _parse(request: h11.Request) -> Call:
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
     if len(raw) > len(headers):
         raise Refused(400, "a header is there twice")
-    length = None if "transfer-encoding" in headers else headers.get("content-length")
+    is_said = "transfer-encoding" not in headers
     return Call(
         request.method.decode("latin-1"),
         request.target.decode("latin-1"),
         headers,
         raw,
         _decode(headers.get(KEY_HEADER, "")),
-        None if length is None else int(length),
+        int(headers.get("content-length", -1)) if is_said else -1,
     )
 
 
-def _decode(text: str) -> bytes | None:
+def _decode(text: str) -> bytes:
     try:
-        return base64.b64decode(text, validate=True) or None
+        return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        return None
+        return b""
 
 
 def _passed_on(headers: RawHeaders) -> RawHeaders:
@@ -115,8 +114,8 @@ def fault_of_signature(call: Call) -> str | None:
         age = time.time() - datetime.fromisoformat(text).timestamp()
         if not -MOST_AHEAD < age < MOST_BEHIND:
             return _explain_clock(-age)
-        public = load_pem_public_key(call.key or b"")
-        if not isinstance(public, ec.EllipticCurvePublicKey) or signature is None:
+        public = load_pem_public_key(call.key)
+        if not isinstance(public, ec.EllipticCurvePublicKey):
             return "its signature is not valid"
         public.verify(signature, text.encode("ascii"), ec.ECDSA(hashes.SHA256()))
     except (ValueError, OverflowError, UnsupportedAlgorithm):
@@ -205,10 +204,11 @@ class Line:
         async with asyncio.timeout(_STALL_SECONDS):
             await self._writer.drain()
 
-    def count(self) -> tuple[int, int]:
-        """Bytes that came and went with this call, heads included."""
-        came, went = self._counts()
-        return came - self._marked[0], went - self._marked[1]
+    def count(self) -> dict[str, int]:
+        """Bytes that came up and went down with this call, and how many of them were heads."""
+        up, down = (now - before for now, before in zip(self._counts(), self._marked, strict=True))
+        heads = {"heads_up": up - self.body_up, "heads_down": down - self.body_down}
+        return {"up": up, "down": down, **heads}
 
     def _counts(self) -> tuple[int, int]:
         return self._num_read - len(self._http.trailing_data[0]), self._num_written
@@ -224,27 +224,24 @@ class Line:
         """Answer a call that does not pass, whatever of it has come."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
-        body = refused.why.encode()
-        kind = b"text/plain"
-        if refused.is_identity and refused.path:
-            body = json.dumps({"code": _NOT_ACTIVATED, "detail": refused.why}).encode()
-            kind = b"application/json"
+        is_json = refused.is_identity and refused.path  # Flower's own client reads it
+        told = json.dumps({"code": _NOT_ACTIVATED, "detail": refused.why})
+        body = (told if is_json else refused.why).encode()
+        kind = b"application/json" if is_json else b"text/plain"
         headers = [
             *((b"date", formatdate(usegmt=True).encode()), (b"server", b"plfl")),
             *((b"content-type", kind), (b"content-length", str(len(body)).encode())),
             (b"connection", b"close"),
         ]
-        await self._write(
-            h11.Response(status_code=refused.status, headers=headers, reason=b"refused")
-        )
-        await self._write(h11.Data(data=body))
-        await self._write(h11.EndOfMessage())
+        head = h11.Response(status_code=refused.status, headers=headers, reason=b"refused")
+        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+            await self._write(event)
 
     async def close(self) -> None:
         """Close what was sent as a whole, and in any case."""
         try:
             self._writer.close()
-            async with asyncio.timeout(_CLOSING_SECONDS):
+            async with asyncio.timeout(0.5):
                 await self._writer.wait_closed()
         except (OSError, RuntimeError, TimeoutError):
             pass

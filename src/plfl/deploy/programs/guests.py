@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 MOST_STRANGERS = 48
 MOST_PER_KEY = 12
 GRACE = 2.0  # seconds that a stranger has to say who it is, however many wait
-_FULL_WAIT = 1.0
 
 
 @dataclass(eq=False)
@@ -50,7 +49,7 @@ class Guests:
             if left <= 0:
                 self.dismiss(oldest)
             return max(0.0, left)
-        return 0.0 if self._dismiss_idle(self.all) else _FULL_WAIT
+        return 0.0 if self._dismiss_idle(self.all) else 1.0
 
     def shed(self) -> None:
         """Close the oldest stranger's connection, as descriptors run out."""
@@ -88,7 +87,7 @@ class Guests:
         self.all.discard(guest)
 
     def _dismiss_idle(self, guests: set[Guest]) -> bool:
-        """Close the one without a call that had none for the longest, if there is one."""
+        # Close the one without a call that had none for the longest, if there is one.
         idle = [guest for guest in guests if not guest.is_busy]
         if idle:
             self.dismiss(min(idle, key=lambda guest: guest.since))

@@ -110,8 +110,7 @@ class _Counting:
         with suppress(OSError):
             if time.monotonic() - self.last > _COUNT:
                 self.last = time.monotonic()
-                traffic = {name: vars(count) for name, count in self.front.traffic.items()}
-                write_json(self.folder / TRAFFIC, traffic)
+                write_json(self.folder / TRAFFIC, dict(self.front.traffic))
             if (cut := dict(self.front.cut)) != self.cut:
                 self.cut = cut
                 owners = {certificates.fingerprint_of_pem(key): why for key, why in cut.items()}

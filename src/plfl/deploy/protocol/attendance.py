@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from plfl.deploy.protocol.agreement import Agreement
 from plfl.deploy.protocol.messages import PLAN, READY, REFUSAL, Failure, Message, is_of_type
-from plfl.errors import BadInput
+from plfl.errors import require
 
 log = logging.getLogger("plfl")
 
@@ -80,10 +80,7 @@ class Attendance:
 
     def __post_init__(self) -> None:
         self.ids = list(self.roster())
-        if not self.ids:
-            raise BadInput(
-                "the federation has no client", "add one with plfl federation add-client"
-            )
+        require(self.ids, "the federation has no client", "add one with plfl federation add-client")
 
     def find_new(self) -> list[str]:
         """Clients that were added to the roster; they are known from now on."""

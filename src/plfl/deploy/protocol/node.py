@@ -21,8 +21,7 @@ from plfl.data.sources import Loaded
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.files.state import COUNT_FILE, PLAN_FILE, parse_counts
 from plfl.deploy.protocol.agreement import Agreement, shared_shapes
-from plfl.deploy.protocol.commitment import Commitment, Refused, forget_programs
-from plfl.deploy.protocol.keepsake import Asked
+from plfl.deploy.protocol.commitment import Asked, Commitment, Refused, forget_programs
 from plfl.deploy.protocol.messages import DONE, END, PLAN, READY, UPDATE, Message, leave, refuse
 from plfl.deploy.protocol.policy import (
     fault_of_config,
@@ -92,8 +91,9 @@ class Node:
 
     def _commit(self, agreement: Agreement) -> Commitment:
         config = agreement.settings(self.home)
-        guard = guard_of(self.policy)
-        return Commitment(agreement, config, self.client, self.folder, self.load, guard)
+        return Commitment(
+            agreement, config, self.client, self.folder, self.load, guard_of(self.policy)
+        )
 
     def _agree(self, request: Message) -> Message:
         # A plan that is refused leaves no trace: the one before goes on.
@@ -112,8 +112,14 @@ class Node:
         self.agreed = proposed
         if is_new:
             forget_programs()
-        facts = {"client": self.client, "agreement": agreement.digest}
-        return Message(READY, {**facts, "num_windows": proposed.num_windows})
+        return Message(
+            READY,
+            {
+                "client": self.client,
+                "agreement": agreement.digest,
+                "num_windows": proposed.num_windows,
+            },
+        )
 
     def _knows(self, agreement: Agreement) -> bool:
         # Whether this is the plan that was agreed to last.
@@ -125,8 +131,10 @@ class Node:
         agreed = self.agreed
         sent = self._sent_params(request)
         _refuse_if(fault_of_training(agreed.config, request.facts, agreed.num_windows))
-        facts = {name: fact for name, fact in request.facts.items() if name != "agreement"}
-        asked = Asked(run=agreed.agreement.run, **facts)
+        asked = Asked(
+            run=agreed.agreement.run,
+            **{name: fact for name, fact in request.facts.items() if name != "agreement"},
+        )
         kept = agreed.last_round()
         if kept is None or kept.asked != asked:
             with self._counting("rounds"):
