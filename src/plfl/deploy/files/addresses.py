@@ -121,8 +121,11 @@ def check_listen(address: object) -> str:
     if address == "":
         return ""
     host, port = parse_address(address)
-    fix = f"write one of this machine's, such as 10.0.0.7:{port}"
-    require(_parse_ip(host), f"{address!r} has no IP address", fix)
+    require(
+        _parse_ip(host),
+        f"{address!r} has no IP address",
+        f"write one of this machine's, such as 10.0.0.7:{port}",
+    )
     return join_address(host, port)
 
 

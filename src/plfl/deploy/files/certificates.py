@@ -247,7 +247,11 @@ def _general_name(host: str) -> x509.DNSName | x509.IPAddress:
 
 
 def _pair(key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> Pair:
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return Pair(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+        certificate.public_bytes(serialization.Encoding.PEM),
     )
-    return Pair(private, certificate.public_bytes(serialization.Encoding.PEM))

@@ -117,8 +117,11 @@ def _check_federation(found: Findings, place: Path) -> None:
         authority and content and not certificates.belongs(content, authority),
         f"{key} does not belong to {path}; restore both from a copy",
     )
-    renew = f"run plfl federation renew-server {shlex.quote(str(place))}"
-    server = _check_server(found, place / "server" / "server.toml", renew)
+    server = _check_server(
+        found,
+        place / "server" / "server.toml",
+        f"run plfl federation renew-server {shlex.quote(str(place))}",
+    )
     if server.settings:
         _check_copy(found, server.settings.ca, path)
     if server.roster:
@@ -251,8 +254,10 @@ def _check_client(found: Findings, path: Path) -> ClientSettings | None:
     _check_certificate(found, settings.ca, _ASK)
     key = _check_private(found, settings.key, _ASK)
     if key is not None:
-        broken = f"{settings.key} is no key that Flower reads (ECDSA in OpenSSH's format); {_ASK}"
-        public = found.attempt(lambda: certificates.public_of(key), broken)
+        public = found.attempt(
+            lambda: certificates.public_of(key),
+            f"{settings.key} is no key that Flower reads (ECDSA in OpenSSH's format); {_ASK}",
+        )
         beside = settings.key.with_suffix(".pub")
         found.refuse_if(
             public and beside.is_file() and beside.read_bytes().split()[:2] != public.split()[:2],
@@ -292,8 +297,9 @@ def _check_certificate(
     try:
         certificate = certificates.read_certificate(path)
     except BadInput:
-        missing = f"{path} is missing or is no certificate; {lost or fix}"
-        found.append(Problem(True, missing, is_copied))
+        found.append(
+            Problem(True, f"{path} is missing or is no certificate; {lost or fix}", is_copied)
+        )
         return None
     now = _now()
     first = certificate.not_valid_before_utc
@@ -322,8 +328,7 @@ def _check_private(
         found.refuse_if(mode & 0o077, f"{open_to}; chmod 600 {shlex.quote(str(path))}")
         return path.read_bytes()
     except OSError as error:
-        unread = f"{path} cannot be read ({error.strerror}); {fix}"
-        found.append(Problem(True, unread, is_copied))
+        found.append(Problem(True, f"{path} cannot be read ({error.strerror}); {fix}", is_copied))
         return None
 
 

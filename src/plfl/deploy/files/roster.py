@@ -102,8 +102,11 @@ def check_distinct(clients: Sequence[str]) -> None:
     seen: dict[str, str] = {}
     for client in clients:
         other = seen.get(safe_name(client).lower())
-        twice = f"the id {client!r} is there twice"
-        require(other != client, twice, "every client needs an id of its own")
+        require(
+            other != client,
+            f"the id {client!r} is there twice",
+            "every client needs an id of its own",
+        )
         require(
             other is None,
             f"the ids {other!r} and {client!r} differ in case only, and some disks ignore it",
@@ -174,8 +177,10 @@ class Members:
             path = self.settings.keys / f"{safe_name(member.id)}.pub"
             try:
                 public = path.read_bytes()
-                is_theirs = certificates.fingerprint(public) == member.key
-                require(is_theirs, "it is another key than the roster's")
+                require(
+                    certificates.fingerprint(public) == member.key,
+                    "it is another key than the roster's",
+                )
                 found[member.id] = public
             except (OSError, BadInput) as error:
                 log.warning("%s cannot be used: %s", path, error)

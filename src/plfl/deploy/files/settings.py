@@ -301,8 +301,11 @@ class Policy(SettingsFile):
     def _check(self) -> Self:
         for name in self.settings:
             place = "a server chooses it" if name in FREE else "it is no part of a recipe"
-            is_their_own = name not in FREE and name != "data" and name not in TABLE_FIELDS
-            require(is_their_own, f"settings.{name}: {place}", "leave it out")
+            require(
+                name not in FREE and name != "data" and name not in TABLE_FIELDS,
+                f"settings.{name}: {place}",
+                "leave it out",
+            )
         for recipe in self.recipes:
             make_recipe(recipe, self.settings)
         return self

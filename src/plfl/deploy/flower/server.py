@@ -219,8 +219,11 @@ class Link:
                     request = control_pb2.RegisterNodeRequest(public_key=key, name="")
                     known[key] = link.RegisterNode(request).node_id
                 except httpx.HTTPStatusError as error:
-                    said = error.response.text[:200]
-                    log.warning("the key of %s cannot be registered: %s", wanted[key], said)
+                    log.warning(
+                        "the key of %s cannot be registered: %s",
+                        wanted[key],
+                        error.response.text[:200],
+                    )
         return {wanted[key]: node for key, node in known.items()}
 
     def begin(self) -> Session:
@@ -232,8 +235,9 @@ class Link:
                         link.StopRun(control_pb2.StopRunRequest(run_id=run.run_id))
             fab = fab_to_proto(Fab(digest_of_bundle(), bundle(), {}))
             run_id = link.StartRun(control_pb2.StartRunRequest(fab=fab, federation="")).run_id
-        token = self._claim(run_id)
-        grid = HttpGrid(self.address, insecure=False, root_certificates=self.ca, token=token)
+        grid = HttpGrid(
+            self.address, insecure=False, root_certificates=self.ca, token=self._claim(run_id)
+        )
         return Session(grid, run_id, become_serverapp(grid, run_id))
 
     def _claim(self, run_id: int) -> str:

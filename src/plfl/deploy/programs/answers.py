@@ -44,8 +44,14 @@ def make_node(settings: ClientSettings) -> Node:
         # A table of one meter is this client's, whatever it calls it.
         return replace(loaded, panel=replace(loaded.panel, ids=(settings.id,)))
 
-    home = Config(data=(settings.data,), **settings.data_settings)
-    return Node(settings.id, settings.folder, home, load, read_policy(settings.policy), finish)
+    return Node(
+        settings.id,
+        settings.folder,
+        Config(data=(settings.data,), **settings.data_settings),
+        load,
+        read_policy(settings.policy),
+        finish,
+    )
 
 
 def answer(path: Path, port: int, secret: Path, *, is_once: bool) -> None:
@@ -85,8 +91,11 @@ def finish(node: Node, sent: Params) -> None:
     }
     result = conclude(federation, node.folder, own_state(node, federation, sent), [last])
     own = next(client for client in result.clients if client.id == node.client)
-    mase = "undefined" if own.mase is None else f"{own.mase:.3f}"
-    log.info("done: test MASE %s; %s has the report", mase, node.folder / "report.html")
+    log.info(
+        "done: test MASE %s; %s has the report",
+        "undefined" if own.mase is None else f"{own.mase:.3f}",
+        node.folder / "report.html",
+    )
 
 
 def own_state(node: Node, federation: Federation, sent: Params) -> FederationState:

@@ -84,8 +84,11 @@ def init(
     from plfl.deploy.programs import provision
 
     ids = None if clients is None else [client.strip() for client in clients.split(",")]
-    fix = "give --clients house-1,house-2, or --data SOURCE"
-    require(clients is not None or data is not None, "a federation needs clients", fix)
+    require(
+        clients is not None or data is not None,
+        "a federation needs clients",
+        "give --clients house-1,house-2, or --data SOURCE",
+    )
     run: dict[str, Any] = {"recipe": recipe, "settings": parse_settings(settings or [])}
     if data is None:
         made = provision.init(folder, ids or [], host=host, port=port, run=run)

@@ -148,8 +148,9 @@ def started(*command: str) -> Iterator["subprocess.Popen[bytes]"]:
 def compare(made: provision.Provisioned, panel: Panel, config: Config) -> dict[str, float]:
     """The largest differences of shared and of personal params to the plain loop's."""
     nodes = [make_node(read_client(made.clients[client])) for client in panel.ids]
-    draws = jnp.stack([node.agreed.draws for node in nodes])
-    state = train_by_loop(panel, config, draws, guard_of(nodes[0].policy))
+    state = train_by_loop(
+        panel, config, jnp.stack([node.agreed.draws for node in nodes]), guard_of(nodes[0].policy)
+    )
     shared, _ = checkpoint.load_shared(read_server(made.server).folder)
     personal = [node.agreed.last_state().personal for node in nodes]
     stacked = {name: np.stack([each[name] for each in personal]) for name in personal[0]}

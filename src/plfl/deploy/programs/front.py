@@ -247,8 +247,11 @@ class Front:
     def _tell(self, refused: Refused, line: Line, guest: Guest) -> None:
         # Write down who was turned away; a probe of something else is no news.
         if line.first == b"\x16" and self._outside is None:
-            what = "it wants TLS, and this server runs with --insecure"
-            self._lines.warn("a connection from %s was refused: %s", guest.address, what)
+            self._lines.warn(
+                "a connection from %s was refused: %s",
+                guest.address,
+                "it wants TLS, and this server runs with --insecure",
+            )
         elif refused.is_identity:
             self._lines.warn("a client at %s was turned away: %s", guest.address, refused.why)
         elif refused.path.startswith("/v1/") and refused.status != 503:
@@ -296,8 +299,9 @@ class Front:
         limit = largest if call.path == _PUSH_OBJECT else _LARGEST_CALL
         refused = None
         if call.length > limit:
-            why = f"such a body has at most {limit:,} bytes here, not {call.length:,}"
-            refused = Refused(413, why, call.path)
+            refused = Refused(
+                413, f"such a body has at most {limit:,} bytes here, not {call.length:,}", call.path
+            )
         elif call.path in _ANSWERS:
             self._sent[call.key] += call.length
             if self._sent[call.key] > _MOST_ANSWERS * largest:
@@ -312,8 +316,11 @@ class Front:
         try:
             answer = await self._link.ask(call, line)
             if call.path == _ACTIVATE and answer.status_code != 200:
-                why = "its signature is not valid" if answer.status_code == 401 else _IN_USE
-                self._lines.warn("a client at %s was turned away: %s", guest.address, why)
+                self._lines.warn(
+                    "a client at %s was turned away: %s",
+                    guest.address,
+                    "its signature is not valid" if answer.status_code == 401 else _IN_USE,
+                )
             async with aclosing(answer):
                 await line.answer(answer)
         finally:

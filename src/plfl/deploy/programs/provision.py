@@ -196,8 +196,11 @@ def add_client(
             build_folder(home, lambda at: _fill_client(at, own, policy, ca))
         public = certificates.public_of((home / "node.key").read_bytes())
         known = settings.keys / f"{home.name}.pub"
-        is_free = not known.exists() or known.read_bytes() == public
-        require(is_free, f"{known} holds another key and is not on the roster", "move it away")
+        require(
+            not known.exists() or known.read_bytes() == public,
+            f"{known} holds another key and is not on the roster",
+            "move it away",
+        )
         replace(known, public)
         added = Member(id=client, key=certificates.fingerprint(public), added=_now())
         write_roster(settings.roster, Roster(clients=(*roster.clients, added)))
@@ -266,8 +269,11 @@ def _now() -> datetime:
 
 
 def _check_clients(clients: Sequence[str]) -> list[str]:
-    is_list = not isinstance(clients, str)
-    require(is_list, "clients is a list of ids, not one text", f"write [{clients!r}]")
+    require(
+        not isinstance(clients, str),
+        "clients is a list of ids, not one text",
+        f"write [{clients!r}]",
+    )
     ids = [check_id(client) for client in clients]
     require(
         ids,
@@ -299,8 +305,11 @@ def _make_policy(apps: Sequence[str], run: Run) -> Policy:
     # differs from it.
     from plfl.deploy.protocol.policy import agreed_settings
 
-    is_list = not isinstance(apps, str)
-    require(is_list, "apps is a list of SHA-256 digests, not one text", f"write [{apps!r}]")
+    require(
+        not isinstance(apps, str),
+        "apps is a list of SHA-256 digests, not one text",
+        f"write [{apps!r}]",
+    )
     settings = agreed_settings(run.config())
     recipes = {"recipes": (run.recipe,)} if settings else {}
     return make_settings(Policy, {"apps": tuple(apps), "settings": settings, **recipes}, "")
@@ -308,8 +317,9 @@ def _make_policy(apps: Sequence[str], run: Run) -> Policy:
 
 def _near(name: object, names: Sequence[str]) -> str:
     # Some of the names, for somebody who wrote another one.
-    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.3) or list(names[:3])
-    return _listed(near, len(names))
+    return _listed(
+        difflib.get_close_matches(str(name), names, n=3, cutoff=0.3) or list(names[:3]), len(names)
+    )
 
 
 def _listed(names: Sequence[str], total: int) -> str:
@@ -392,8 +402,11 @@ def _changing(folder: str | Path) -> Iterator[tuple[Path, ServerSettings]]:
     # A federation's folder and its server's settings, for one command at a time.
     place = _resolve(folder)
     file = place / "server" / "server.toml"
-    fix = "give the folder that plfl federation init made"
-    require(file.is_file(), f"{place} holds no federation", fix)
+    require(
+        file.is_file(),
+        f"{place} holds no federation",
+        "give the folder that plfl federation init made",
+    )
     with new_files.writing(place), _locked(place):
         yield place, read_server(file)
 

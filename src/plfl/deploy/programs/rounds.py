@@ -38,11 +38,13 @@ def serve(path: Path, port: int, secret: Path) -> None:
     )
     # Clients have a minute to be there for the first round, and one to fetch the last model.
     more = settings.rounds.model_dump(exclude={"deadline_seconds"})
-    deadline = settings.rounds.deadline_seconds
-    terms = Terms(deadline=deadline, gathering=60.0, parting=60.0, **more)
+    terms = Terms(deadline=settings.rounds.deadline_seconds, gathering=60.0, parting=60.0, **more)
     members = Members(settings)
-    link = Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes())
-    wire = FlowerWire(link, members.keys, members.cut)
+    wire = FlowerWire(
+        Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes()),
+        members.keys,
+        members.cut,
+    )
     # The rounds of a server that was killed have ended within that time, so that two never write.
     with hold(settings.folder, ".rounds.lock", 15.0), signals_noted() as stop:
         coordinator = Coordinator(
@@ -58,8 +60,9 @@ def serve(path: Path, port: int, secret: Path) -> None:
         log.info("waiting for %d clients", len(coordinator.clients.ids))
         try:
             wire.open(120.0)
-            largest = largest_answer(coordinator.door.shared)
-            write_json(settings.folder / ENROLLED, {"largest": largest})
+            write_json(
+                settings.folder / ENROLLED, {"largest": largest_answer(coordinator.door.shared)}
+            )
             coordinator.go()
         finally:
             wire.close()

@@ -113,8 +113,10 @@ class _Counting:
                 write_json(self.folder / TRAFFIC, dict(self.front.traffic))
             if (cut := dict(self.front.cut)) != self.cut:
                 self.cut = cut
-                owners = {certificates.fingerprint_of_pem(key): why for key, why in cut.items()}
-                write_json(self.folder / CUT, owners)
+                write_json(
+                    self.folder / CUT,
+                    {certificates.fingerprint_of_pem(key): why for key, why in cut.items()},
+                )
 
 
 class Renewal:

@@ -120,8 +120,9 @@ def _state(client: Mapping[str, Any]) -> str:
         return (
             f"rests, and is asked again in round {client['rest']['until']}: {client['rest']['why']}"
         )
-    plain = "done" if client["is_done"] else "ready" if client["is_ready"] else "not there yet"
-    return client["problem"] or plain
+    return client["problem"] or (
+        "done" if client["is_done"] else "ready" if client["is_ready"] else "not there yet"
+    )
 
 
 def describe_in_words(found: Mapping[str, Any]) -> Iterator[str]:
@@ -165,15 +166,17 @@ def page_served(settings: ServerSettings, path: Path) -> Iterator[None]:
     try:
         server = None if settings.page == OFF else _PageServer(settings.page, path)
     except OSError as error:
-        why = _explain(settings.page, error)
-        log.warning("%s; the rounds go on without the status page", why)
+        log.warning("%s; the rounds go on without the status page", _explain(settings.page, error))
         server = None
     if server is None:
         yield
         return
     with server:
-        login = "" if server.is_local else " (without a login)"
-        log.info("status page: http://%s/%s", settings.page, login)
+        log.info(
+            "status page: http://%s/%s",
+            settings.page,
+            "" if server.is_local else " (without a login)",
+        )
         threading.Thread(target=server.serve_forever, args=(0.1,), name="page", daemon=True).start()
         try:
             yield
@@ -191,8 +194,11 @@ def make_page(path: Path) -> str:
         return make_waiting_page("The server has started. It waits for its clients.")
     except BadInput as error:
         return make_waiting_page(str(error))
-    under_way = _describe_under_way(found["under_way"]) if found["under_way"] else ""
-    return make_federation_page(found, under_way, _describe_traffic(found))
+    return make_federation_page(
+        found,
+        _describe_under_way(found["under_way"]) if found["under_way"] else "",
+        _describe_traffic(found),
+    )
 
 
 def _explain(address: str, error: OSError) -> str:
@@ -239,8 +245,9 @@ class _PageRequest(BaseHTTPRequestHandler):
         elif self.path.partition("?")[0] != "/":
             self._send(404, "there is one page here: /\n")
         else:
-            page = make_page(self.server.path)
-            self._send(200, page, {"content-type": "text/html; charset=utf-8"})
+            self._send(
+                200, make_page(self.server.path), {"content-type": "text/html; charset=utf-8"}
+            )
 
     def _refuse(self) -> None:
         self._send(405, "only GET is answered here\n", {"allow": "GET"})

@@ -235,8 +235,9 @@ class Child:
         # Seconds until the next start; an error where there is none.
         if status > FINAL:
             kinds: dict[int, type[PlflError]] = {FINAL + 2: BadInput, FINAL + 130: Interrupted}
-            error = self.last_error or f"{self.name} failed; see the log"
-            raise kinds.get(status, RunFailed)(error)
+            raise kinds.get(status, RunFailed)(
+                self.last_error or f"{self.name} failed; see the log"
+            )
         if (wait := self.on_exit(self, status)) is not None:
             return wait
         if status == _AGAIN and self.last_error:

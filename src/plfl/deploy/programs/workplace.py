@@ -49,8 +49,9 @@ def _disk_explained(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            what = f"cannot write to {folder} ({error.strerror})"
-            raise Transient(what, "make room there") from None
+            raise Transient(
+                f"cannot write to {folder} ({error.strerror})", "make room there"
+            ) from None
         raise BadInput(
             f"cannot write to {error.filename or folder} ({error.strerror})",
             "is folder right in the settings, and all in it yours?",
@@ -87,8 +88,9 @@ def hold(folder: Path, name: str = LOCK, seconds: float = 0.0) -> AbstractContex
     """The folder, for one process at a time; waits so many seconds for another one that is about to
     end.
     """
-    refusal = f"{folder} is in use: is this federation running here already?"
-    return locked(folder / name, refusal, seconds)
+    return locked(
+        folder / name, f"{folder} is in use: is this federation running here already?", seconds
+    )
 
 
 def free_port() -> int:

@@ -169,8 +169,10 @@ def own_plan(
     config: Config, task: Task, local_steps: int, batch: int, guard: Guard | None = None
 ) -> Plan:
     """A client's plan with the number of steps and windows that the server asks all clients for."""
-    asked = {"local_steps": local_steps, "batch": batch, "max_passes": None}
-    plan = make_plan(config.model_copy(update=asked), task)
+    plan = make_plan(
+        config.model_copy(update={"local_steps": local_steps, "batch": batch, "max_passes": None}),
+        task,
+    )
     return replace(plan, training=plan.training._replace(guard=guard))
 
 

@@ -149,8 +149,9 @@ class Commitment:
         fresh = jax.tree.map(np.asarray, jax.jit(self.plan().training.init_client)(key))
         if not self.agreement.init:
             return fresh
-        earlier = self._folder_of(self.agreement.init)
-        return fresh._replace(personal=recall_personal(earlier, fresh.personal))
+        return fresh._replace(
+            personal=recall_personal(self._folder_of(self.agreement.init), fresh.personal)
+        )
 
     def last_round(self) -> Keepsake | None:
         """The last round of this run that this client trained, if there is one."""
@@ -183,8 +184,11 @@ def _begin(kept: Keepsake, round_index: int) -> ClientState:
         log.info("round %d is asked for with other parameters: trained anew", round_index)
         return kept.before
     if kept.asked.round > round_index:
-        went_back = "the server went back from round %d to %d; personal layers go on"
-        log.warning(went_back, kept.asked.round, round_index)
+        log.warning(
+            "the server went back from round %d to %d; personal layers go on",
+            kept.asked.round,
+            round_index,
+        )
     return kept.after
 
 

@@ -105,8 +105,9 @@ class Coordinator:
 
     def _first_state(self) -> server.ServerState:
         training = self.plan.training
-        first = jax.jit(training.model.init)(params.shared_key(self.plan.config.seed))
-        shared, _ = training.partition.split(first)
+        shared, _ = training.partition.split(
+            jax.jit(training.model.init)(params.shared_key(self.plan.config.seed))
+        )
         if self.init is not None:
             shared = _fit(self.init, shared)
         return self.plan.server.init(shared, len(self.clients.ids))
@@ -311,8 +312,9 @@ class Coordinator:
     def _follow(self, found: OpenRound) -> dict[str, int]:
         # Step with the good answers; the gate's verdict on each client.
         def train(state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
-            stacked = stack_replies(found.good, self.clients.ids, self.door.shared)
-            return Answers(state.clients, *stacked)
+            return Answers(
+                state.clients, *stack_replies(found.good, self.clients.ids, self.door.shared)
+            )
 
         result = run_round(
             FederationState(self.state, ()),  # type: ignore[arg-type]

@@ -126,8 +126,11 @@ def leave(answer: Message, shared: Shapes) -> Message:
     elif answer.kind == REFUSAL:
         facts["reason"] = facts["reason"][:_LONGEST_REASON]
     _check_arrays(answer.arrays, shared if answer.kind == UPDATE else {})
-    copies = {name: np.array(array, order="C") for name, array in answer.arrays.items()}
-    return Message(answer.kind, facts, copies)
+    return Message(
+        answer.kind,
+        facts,
+        {name: np.array(array, order="C") for name, array in answer.arrays.items()},
+    )
 
 
 def _check_arrays(arrays: Mapping[str, Any], shared: Shapes) -> None:
@@ -170,8 +173,10 @@ def decode(text: object, content: object) -> Message:
     """Undo `encode`, or raise `Malformed`."""
     if not isinstance(text, str) or not isinstance(content, bytes):
         raise Malformed("a message has a text and bytes")
-    most = f"the text of a message has at most {_LONGEST_TEXT} characters, not {len(text)}"
-    _demand(len(text) <= _LONGEST_TEXT, Malformed(most))
+    _demand(
+        len(text) <= _LONGEST_TEXT,
+        Malformed(f"the text of a message has at most {_LONGEST_TEXT} characters, not {len(text)}"),
+    )
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
@@ -211,8 +216,10 @@ def _read_layout(layout: Any) -> dict[str, tuple[int, ...]]:
     for each in layout:
         match each:
             case [str(name), list(shape)] if _is_shape(shape):
-                twice = f"the array {name[:80]!r} of a message is there twice"
-                _demand(name not in found, Malformed(twice))
+                _demand(
+                    name not in found,
+                    Malformed(f"the array {name[:80]!r} of a message is there twice"),
+                )
                 found[name] = tuple(shape)
             case _:
                 raise Malformed("an array of a message has a name and a shape")

@@ -61,8 +61,10 @@ class Node:
         """
         try:
             _refuse_if(fault_of_request(self.policy, request))
-            said = {PLAN: self._agree, END: self._end}.get(request.kind, self._train)(request)
-            return leave(said, shared_shapes(self.agreed.plan()))
+            return leave(
+                {PLAN: self._agree, END: self._end}.get(request.kind, self._train)(request),
+                shared_shapes(self.agreed.plan()),
+            )
         except (Refused, BadInput) as error:
             reason = str(error)
         except OSError as error:
@@ -90,9 +92,13 @@ class Node:
             ) from None
 
     def _commit(self, agreement: Agreement) -> Commitment:
-        config = agreement.settings(self.home)
         return Commitment(
-            agreement, config, self.client, self.folder, self.load, guard_of(self.policy)
+            agreement,
+            agreement.settings(self.home),
+            self.client,
+            self.folder,
+            self.load,
+            guard_of(self.policy),
         )
 
     def _agree(self, request: Message) -> Message:
@@ -141,15 +147,18 @@ class Node:
                 kept = agreed.train(asked, sent, kept)
         else:
             log.info("round %d was asked again: the same answer", asked.round)
-        said = {
-            "client": self.client,
-            "run": asked.run,
-            "round": asked.round,
-            "base": asked.base,
-            "num_windows": agreed.num_windows,
-            "loss": kept.loss,
-        }
-        return Message(UPDATE, said, {name: np.asarray(kept.update[name]) for name in kept.update})
+        return Message(
+            UPDATE,
+            {
+                "client": self.client,
+                "run": asked.run,
+                "round": asked.round,
+                "base": asked.base,
+                "num_windows": agreed.num_windows,
+                "loss": kept.loss,
+            },
+            {name: np.asarray(kept.update[name]) for name in kept.update},
+        )
 
     def _end(self, request: Message) -> Message:
         sent = self._sent_params(request)

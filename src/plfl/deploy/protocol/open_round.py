@@ -90,8 +90,9 @@ class OpenRound:
             for client, said in self.clients.collect(min(left, 1.0)):
                 self._take(client, said, max(left, 1.0))
             if can_close(len(self.good), len(self.requests), self.needed):
-                closing = closing_time(self.times, self.waiting, self.past, terms.slack)
-                closes = min(terms.deadline, closing)
+                closes = min(
+                    terms.deadline, closing_time(self.times, self.waiting, self.past, terms.slack)
+                )
 
     def _elapsed(self) -> float:
         return self.clients.clock() - self.begun
@@ -117,8 +118,9 @@ class OpenRound:
             self.late.add(client)
         elif client in self.waiting:
             self._settle(client)
-            reply = _as_reply(client, said)
-            good, bad = self.door.admit([reply], list(self.requests), self.bases, self.number)
+            good, bad = self.door.admit(
+                [_as_reply(client, said)], list(self.requests), self.bases, self.number
+            )
             self.good |= good
             self.bad += [{"client": client, "reason": each.reason} for each in bad]
             self.times |= dict.fromkeys(good, round(self._elapsed(), 3))
