@@ -31,13 +31,6 @@ PARENT = "PLFL_PARENT"  # the variable with the id of the process that started t
 # Seconds between signs of life; who gives none for twice as long counts as gone. With Flower's own
 # 30, a client that lost power is kept away for a minute.
 HEARTBEAT = 15
-_GRACE = 5.0
-# Seconds between a SuperNode's looks for a message: a share of those since the last one, within
-# bounds; and between its looks for an answer.
-_SHORTEST_WAIT = 0.25
-_LONGEST_WAIT = 3.0
-_WAITED_SHARE = 0.1
-_REPLY_WAIT = 0.05
 _LOOP = "flwr.supernode.start_client_internal"
 
 
@@ -71,7 +64,7 @@ def end_with_parent() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_GRACE)
+        time.sleep(5.0)
         os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
@@ -164,12 +157,11 @@ def quicker(own: Any) -> Any:
 
     def sleep(seconds: float) -> None:
         nonlocal last
-        if seconds == 3:
-            waited = _WAITED_SHARE * (time.monotonic() - last)
-            seconds = min(max(waited, _SHORTEST_WAIT), _LONGEST_WAIT)
+        if seconds == 3:  # a share of the time since the last message, within bounds
+            seconds = min(max(0.1 * (time.monotonic() - last), 0.25), 3.0)
         elif seconds == 0.5:
             last = time.monotonic()
-            seconds = _REPLY_WAIT
+            seconds = 0.05
         time.sleep(seconds)
 
     others = {name: getattr(own, name) for name in dir(own) if name[0] != "_"}

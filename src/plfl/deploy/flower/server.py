@@ -66,13 +66,9 @@ _PATIENCE = 60.0
 # Seconds after its deadline for which an answer is still looked for, to be named as late; then a
 # request expires, so that a client that comes back does not train for rounds that are over.
 _LATENESS = 15.0
-# Seconds between looks for answers, for each of those that are waited for, for who is online, and
-# at the roster; and how many answers are looked for at once.
-_POLL = 0.2
-_POLL_EACH = 0.01
+# Seconds between looks for who is online, and at the roster.
 _LOOK = 0.5
 _SYNC = 5.0
-_MOST_AT_ONCE = 8
 # An answer that is announced and not there as a whole after so many seconds is given up, and one of
 # more parts is not fetched: ours have three. Flower would wait for two hours, and fetch all.
 _PULL_SECONDS = 60.0
@@ -388,8 +384,9 @@ class FlowerWire:
 
     def _fetch(self) -> None:
         # Look for answers until the wire is closed.
-        with ThreadPoolExecutor(_MOST_AT_ONCE, "answers") as pool:
-            while not self._stop.wait(max(_POLL, _POLL_EACH * len(self._waiting))):
+        with ThreadPoolExecutor(8, "answers") as pool:
+            # The more are waited for, the less often.
+            while not self._stop.wait(max(0.2, 0.01 * len(self._waiting))):
                 if self._is_broken:
                     self._mend(self._session, is_broken=True)
                 self._note_cut()

@@ -30,7 +30,6 @@ from plfl.federate.round import FederationState
 from plfl.forecast.models import Params
 from plfl.runs.finish import conclude
 
-_LINGER = 3.0  # seconds after the last answer, until it has been fetched
 log = logging.getLogger("plfl")
 
 
@@ -68,9 +67,10 @@ def answer(path: Path, port: int, secret: Path, *, is_once: bool) -> None:
             done_at.append(time.monotonic())
         return said
 
+    # After the last answer it lingers, until that has been fetched.
     Executor(
         settings.id, f"127.0.0.1:{port}", secret.read_bytes(), answer_one, node.policy.apps
-    ).run(lambda: bool(done_at) and time.monotonic() - done_at[0] > _LINGER)
+    ).run(lambda: bool(done_at) and time.monotonic() - done_at[0] > 3.0)
 
 
 def finish(node: Node, sent: Params) -> None:

@@ -40,7 +40,6 @@ _UNREADABLE = (
     *(tarfile.TarError, OSError, ValueError, LookupError),
     *(TypeError, AttributeError, RecursionError),
 )
-_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def restore_backup(archive: str | Path, folder: str | Path) -> tuple[Backup, Pat
 
 def _write_consistently(file: IO[bytes], path: Path, settings: Settings) -> Backup:
     # Write the archive; again if a file has changed meanwhile, so that all are of one moment.
-    for _ in range(_TRIES):
+    for _ in range(5):
         file.seek(0)
         file.truncate()
         before = _look(path, settings)

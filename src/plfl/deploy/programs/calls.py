@@ -47,9 +47,7 @@ PIECE = 64 * 1024
 # A connection that ended, or talks nonsense.
 BROKEN = (OSError, TimeoutError, h11.ProtocolError, httpx.TransportError)
 _NOT_ACTIVATED = 2004  # Flower's code for a client that may not take part
-_LARGEST_HEAD = 16 * 1024
 _STALL_SECONDS = 30.0
-_LINK_SECONDS = {"connect": 10.0, "read": 120.0, "write": 30.0, "pool": 10.0}
 # Headers that are for one connection, and are not passed on.
 _OF_CONNECTION = {
     *(b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"),
@@ -152,7 +150,7 @@ class Line:
         self.body_down = 0
         self._reader = reader
         self._writer = writer
-        self._http = h11.Connection(h11.SERVER, _LARGEST_HEAD)
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=16 * 1024)
         self._num_read = 0
         self._num_written = 0
         self._marked = (0, 0)
@@ -266,7 +264,7 @@ class Link(httpx.AsyncHTTPTransport):
             f"{self._url}{call.path}",
             headers=_passed_on(call.raw_headers),
             content=line.read_body(),
-            extensions={"timeout": _LINK_SECONDS},
+            extensions={"timeout": {"connect": 10.0, "read": 120.0, "write": 30.0, "pool": 10.0}},
         )
         try:
             return await self.handle_async_request(request)

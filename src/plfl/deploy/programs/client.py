@@ -38,10 +38,6 @@ _REFUSED = re.compile(r"\[code: 2004\]|code.?=?.?2004")
 # A client that was killed counts as online until two signs of life are missing; as long its key is
 # refused.
 _ONLINE_SECONDS = 90.0
-# Seconds between looks for a server that cannot be talked to.
-_FIRST_WAIT = 1.0
-_LONGEST_WAIT = 15.0
-_REFUSED_WAIT = 3.0
 _TIMEOUT = 10.0
 # OpenSSL's reasons for why the other side speaks no TLS.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
@@ -125,7 +121,7 @@ class Watch:
         self.settings = settings
         self.is_insecure = is_insecure
         self.refused_since: float | None = None
-        self.backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT)
+        self.backoff = Backoff(first=1.0, longest=15.0)
         self.worker: Child | None = None
         self.node: Child | None = None
         self.is_released = self.is_renewed = False
@@ -205,7 +201,7 @@ class Watch:
                 "another machine uses it now. Stop the one that was copied from the other",
                 "or ask the operator for a folder of its own (plfl federation add-client)",
             )
-        return _REFUSED_WAIT
+        return 3.0
 
 
 def check_server(settings: ClientSettings, *, is_insecure: bool = False) -> None:

@@ -54,7 +54,6 @@ _ANSWERS = (f"{_FLEET}push-messages", _PUSH_OBJECT)
 _LARGEST_CALL = 8 * 1024  # bytes of a body that carries no part of an answer
 # So many times the bytes of the largest answer may be sent for one request: connections break.
 _MOST_ANSWERS = 8
-_HANDSHAKE_SECONDS = 10.0
 _HEAD_SECONDS = 10.0
 _IDLE_SECONDS = 60.0
 _PAUSE = 1.0
@@ -223,7 +222,7 @@ class Front:
             lambda: protocol,
             link,
             ssl=self._outside,
-            ssl_handshake_timeout=None if self._outside is None else _HANDSHAKE_SECONDS,
+            ssl_handshake_timeout=None if self._outside is None else 10.0,
         )
         return Line(reader, asyncio.StreamWriter(transport, protocol, reader, self._loop))
 

@@ -286,11 +286,11 @@ def _check_clients(clients: Sequence[str]) -> list[str]:
 
 def _check_data(data: Mapping[str, str], ids: Sequence[str]) -> Mapping[str, str]:
     for client, source in data.items():
-        require(
-            client in ids,
-            f"data is given for {client!r}, which is no client",
-            f"there are {_near(client, ids)}",
-        )
+        if client not in ids:
+            raise BadInput(
+                f"data is given for {client!r}, which is no client",
+                f"there are {_near(client, ids)}",
+            )
         is_text = isinstance(source, str) and source.strip() and "\0" not in source
         require(
             is_text and is_unicode(source),

@@ -27,10 +27,7 @@ from plfl.deploy.programs.supervise import Child, command_of, keep_alive, persis
 from plfl.deploy.programs.workplace import at_work, free_port, write_link_secret
 from plfl.storage import write_json
 
-# Seconds between looks at the certificate, warnings about files, and counts of traffic.
-_LOOK = 2.0
-_DAY = 86_400.0
-_COUNT = 5.0
+_DAY = 86_400.0  # seconds
 # A SuperLink that ends so often within so many seconds of its start may have a database that it
 # cannot use.
 _MOST_EARLY = 3
@@ -108,7 +105,7 @@ class _Counting:
 
     def write(self) -> None:
         with suppress(OSError):
-            if time.monotonic() - self.last > _COUNT:
+            if time.monotonic() - self.last > 5.0:
                 self.last = time.monotonic()
                 write_json(self.folder / TRAFFIC, dict(self.front.traffic))
             if (cut := dict(self.front.cut)) != self.cut:
@@ -138,7 +135,7 @@ class Renewal:
     def look(self) -> None:
         """Now and then; a pair of files that is being copied is left alone until it fits."""
         now = time.monotonic()
-        if now - self.last > _LOOK:
+        if now - self.last > 2.0:
             self.last = now
             if (found := self._read()) != self.known:
                 self._take(found)

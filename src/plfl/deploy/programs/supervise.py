@@ -41,12 +41,10 @@ _AGAIN = 3
 # A line of a child of our own kind: this, the level of a log record or _HINDERED, and the message.
 _MARK = "plfl|"
 _HINDERED = "HINDERED"
-# Seconds: for an orderly end, before a start, after which a child is well, between equal lines.
+# Seconds: for an orderly end, and before a start.
 _GRACE = 8.0
 _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 30.0
-_STABLE = 60.0
-_SAY_EVERY = 60.0
 # What a disk or a machine says that has no room now.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE, errno.EMFILE)
 # Lines that come all the time and say nothing.
@@ -80,7 +78,7 @@ class Backoff:
         """The same after a failure, which is said unless it was said within the last minute."""
         wait = self.next()
         last, at = self._said
-        if reason != last or self.clock() - at >= _SAY_EVERY:
+        if reason != last or self.clock() - at >= 60:
             self._said = (reason, self.clock())
             log.warning("%s; trying again in %.1f s", reason, wait)
         return wait
@@ -227,7 +225,7 @@ class Child:
             if status == FINAL:
                 return True
             self.next_start = time.monotonic() + self._wait_after(status)
-        elif now - self.started_at > _STABLE:
+        elif now - self.started_at > 60:  # it is well
             self.backoff.reset()
         return False
 

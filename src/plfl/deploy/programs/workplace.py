@@ -20,8 +20,6 @@ from plfl.deploy.programs.supervise import FULL, Stop, persist, raw_log, signals
 from plfl.errors import BadInput, PlainFormatter, Transient
 from plfl.storage import locked
 
-_LOG_BYTES = 5_000_000
-_LOG_FILES = 3
 log = logging.getLogger("plfl")
 
 
@@ -114,7 +112,7 @@ def logged(folder: Path) -> Iterator[None]:
     """Plain lines on standard error, and those and all others in the folder's log."""
     with _disk_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        file = _LogFile(folder / LOG, "a", _LOG_BYTES, _LOG_FILES, "utf-8")
+        file = _LogFile(folder / LOG, maxBytes=5_000_000, backupCount=3, encoding="utf-8")
     terminal = logging.StreamHandler(sys.stderr)
     terminal.addFilter(lambda record: record.name != raw_log.name)
     form = PlainFormatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")

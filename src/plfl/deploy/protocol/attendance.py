@@ -82,12 +82,6 @@ class Attendance:
         self.ids = list(self.roster())
         require(self.ids, "the federation has no client", "add one with plfl federation add-client")
 
-    def find_new(self) -> list[str]:
-        """Clients that were added to the roster; they are known from now on."""
-        new = [client for client in self.roster() if client not in self.ids]
-        self.ids += new
-        return new
-
     def here(self) -> list[str]:
         """Those that can be asked now."""
         present = set(self.wire.online()) & set(self.roster())
@@ -96,10 +90,6 @@ class Attendance:
     def eligible(self) -> list[str]:
         """Those of them that are ready."""
         return [client for client in self.here() if client in self.windows]
-
-    def is_complete(self) -> bool:
-        """Whether all clients have said yes or no."""
-        return not set(self.roster()) - set(self.windows) - set(self.refused)
 
     def is_awaited(self) -> bool:
         """Whether somebody may still say that it takes part."""

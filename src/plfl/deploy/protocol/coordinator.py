@@ -159,7 +159,8 @@ class Coordinator:
 
     def _grow(self) -> None:
         # Take in clients that were added to the roster.
-        if new := self.clients.find_new():
+        if new := [client for client in self.roster() if client not in self.clients.ids]:
+            self.clients.ids += new
             self.state = server.join(self.plan.server, self.state, len(new))
             log.info("clients joined the roster: %s", ", ".join(new))
 
@@ -190,8 +191,9 @@ class Coordinator:
 
     def _is_settled(self, gathered: float) -> bool:
         # Only the first meeting waits for those who were asked and have not answered.
+        silent = set(self.roster()) - set(self.clients.windows) - set(self.clients.refused)
         is_heard = self._has_met or not self.clients.is_awaited()
-        return is_heard and (self.clients.is_complete() or self.clock() >= gathered)
+        return is_heard and (not silent or self.clock() >= gathered)
 
     def _needed(self, num_wanted: int) -> int:
         # How many of a cohort have to answer.
