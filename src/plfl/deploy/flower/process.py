@@ -39,13 +39,12 @@ def environment(folder: Path) -> dict[str, str]:
     look for updates.
     """
     direct = "127.0.0.1,localhost"
-    proxies = {
-        name: f"{os.environ[name]},{direct}" if os.environ.get(name) else direct
-        for name in ("NO_PROXY", "no_proxy")
-    }
     return {
         **os.environ,
-        **proxies,
+        **{
+            name: f"{os.environ[name]},{direct}" if os.environ.get(name) else direct
+            for name in ("NO_PROXY", "no_proxy")
+        },
         "FLWR_HOME": str(folder / "flower"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

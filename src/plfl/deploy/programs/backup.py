@@ -141,22 +141,24 @@ def _needed(path: Path, settings: Settings) -> Iterator[Path]:
             f"{place} is not below {path.parent}, where a backup begins",
             f"move it there and write its new place in {path.name}",
         )
-        left_out = _LEFT_OUT if place == settings.folder else ()
         for each in sorted(place.rglob("*")) if place.is_dir() else [place]:
-            parts = each.relative_to(place).parts
-            # Hidden ones are locks and what is being written.
-            is_hidden = any(part.startswith(".") for part in (place.name, *parts))
-            if each.is_file() and not is_hidden and not (parts and parts[0].startswith(left_out)):
+            parts = each.relative_to(place.parent).parts
+            if each.is_file() and not _is_left_out(parts, is_state=place == settings.folder):
                 yield each
+
+
+def _is_left_out(parts: Sequence[str], *, is_state: bool) -> bool:
+    # Hidden files are locks and what is being written.
+    is_made_anew = is_state and len(parts) > 1 and parts[1].startswith(_LEFT_OUT)
+    return is_made_anew or any(part.startswith(".") for part in parts)
 
 
 def _write_archive(
     file: IO[bytes], path: Path, settings: Settings, needed: Sequence[Path]
 ) -> Backup:
-    is_client = isinstance(settings, ClientSettings)
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "kind": "client" if is_client else "server",
+        "kind": "client" if isinstance(settings, ClientSettings) else "server",
         "name": settings.id if isinstance(settings, ClientSettings) else settings.name,
         "config": path.name,
         "plfl": __version__,

@@ -56,7 +56,7 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 
 @dataclass(eq=False)
-class Refused(Exception):
+class TurnedAway(Exception):
     """An answer that asks nobody."""
 
     status: int
@@ -81,15 +81,14 @@ def _parse(request: h11.Request) -> Call:
     raw = list(request.headers)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
     if len(raw) > len(headers):
-        raise Refused(400, "a header is there twice")
-    is_said = "transfer-encoding" not in headers
+        raise TurnedAway(400, "a header is there twice")
     return Call(
         request.method.decode("latin-1"),
         request.target.decode("latin-1"),
         headers,
         raw,
         _decode(headers.get(KEY_HEADER, "")),
-        int(headers.get("content-length", -1)) if is_said else -1,
+        -1 if "transfer-encoding" in headers else int(headers.get("content-length", -1)),
     )
 
 
@@ -151,19 +150,18 @@ class Line:
         self._reader = reader
         self._writer = writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=16 * 1024)
-        self._num_read = 0
+        self._num_read = 0  # with this call
         self._num_written = 0
-        self._marked = (0, 0)
 
     async def next_call(self, seconds: float) -> Call | None:
         """The head of the next call; None at the end of the connection."""
-        self._marked = self._counts()
-        self.body_up = self.body_down = 0
+        self._num_read = len(self._http.trailing_data[0])  # what came of it with the last one
+        self._num_written = self.body_up = self.body_down = 0
         try:
             async with asyncio.timeout(seconds):
                 event = await self._read()
         except h11.RemoteProtocolError:
-            raise Refused(400, "this is not a request that can be read") from None
+            raise TurnedAway(400, "this is not a request that can be read") from None
         return _parse(event) if isinstance(event, h11.Request) else None
 
     async def _read(self) -> object:
@@ -204,12 +202,10 @@ class Line:
 
     def count(self) -> dict[str, int]:
         """Bytes that came up and went down with this call, and how many of them were heads."""
-        up, down = (now - before for now, before in zip(self._counts(), self._marked, strict=True))
+        up = self._num_read - len(self._http.trailing_data[0])
+        down = self._num_written
         heads = {"heads_up": up - self.body_up, "heads_down": down - self.body_down}
         return {"up": up, "down": down, **heads}
-
-    def _counts(self) -> tuple[int, int]:
-        return self._num_read - len(self._http.trailing_data[0]), self._num_written
 
     def begin_again(self) -> bool:
         """Get ready for the next call; whether that is possible."""
@@ -218,7 +214,7 @@ class Line:
         self._http.start_next_cycle()
         return True
 
-    async def refuse(self, refused: Refused) -> None:
+    async def refuse(self, refused: TurnedAway) -> None:
         """Answer a call that does not pass, whatever of it has come."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
@@ -247,7 +243,7 @@ class Line:
             self._writer.transport.abort()
 
 
-class Link(httpx.AsyncHTTPTransport):
+class Upstream(httpx.AsyncHTTPTransport):
     """Flower's SuperLink on loopback, which answers calls."""
 
     def __init__(self, port: int, ca: Path, idle_seconds: float) -> None:
@@ -269,4 +265,4 @@ class Link(httpx.AsyncHTTPTransport):
         try:
             return await self.handle_async_request(request)
         except BROKEN:
-            raise Refused(503, "the server is starting", call.path) from None
+            raise TurnedAway(503, "the server is starting", call.path) from None

@@ -94,7 +94,7 @@ def run_client(path: Path, *, is_insecure: bool = False, is_once: bool = False) 
         answers = command_of("programs.answers", path.absolute(), port, secret, *once)
         command = supernode_command(settings, port, secret, is_insecure=is_insecure)
         watch.node = Child("supernode", command, env, watch.see, watch.ended, is_own=False)
-        watch.worker = Child("answers", answers, env, on_exit=watch.released)
+        watch.worker = Child("answers", answers, env)
         keep_alive([watch.node, watch.worker], stop.is_set)
         stop.raise_if_set(
             "the client was stopped; its personal layers are saved. Start it again to go on"
@@ -124,7 +124,6 @@ class Watch:
         self.backoff = Backoff(first=1.0, longest=15.0)
         self.worker: Child | None = None
         self.node: Child | None = None
-        self.is_released = self.is_renewed = False
         self.look_at = 0.0
 
     def wait_for_server(self, stop: Stop) -> None:
@@ -153,9 +152,8 @@ class Watch:
             # The server gave a message up before all of it was here. The executor may wait for the
             # rest of it, and the SuperNode would take its answer for that to the next message: both
             # begin anew.
-            self.is_released = self.is_renewed = True
-            self.worker.stop(signal.SIGKILL)
-            self.node.stop()
+            self.worker.restart(signal.SIGKILL)
+            self.node.restart()
         elif "Connection attempt failed" in line and time.monotonic() >= self.look_at:
             # Why, now and then: a certificate may have expired since the start.
             try:
@@ -166,17 +164,8 @@ class Watch:
             self.backoff.reset()
             log.info("%s is there again", self.settings.server)
 
-    def released(self, child: Child, status: int) -> float | None:
-        """After the executor's end: it is started at once where we have ended it."""
-        is_ours = self.is_released and status == -signal.SIGKILL
-        self.is_released = False
-        return 0.0 if is_ours else None
-
     def ended(self, child: Child, status: int) -> float | None:
         """After the SuperNode's end: how long to wait before the next start."""
-        if self.is_renewed:
-            self.is_renewed = False
-            return 0.0
         try:
             self._look()
         except Transient as error:

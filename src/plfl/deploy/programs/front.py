@@ -36,8 +36,8 @@ from plfl.deploy.programs.calls import (
     PIECE,
     Call,
     Line,
-    Link,
-    Refused,
+    TurnedAway,
+    Upstream,
     fault_of_clock,
     fault_of_signature,
 )
@@ -152,7 +152,7 @@ class Front:
         sslproto.SSLProtocol.max_size = PIECE
         try:
             self._outside = self._make_context()
-            self._link = Link(self.upstream, self.upstream_ca, _IDLE_SECONDS)
+            self._upstream = Upstream(self.upstream, self.upstream_ca, _IDLE_SECONDS)
             doors = _listen(self.host, self.port)
         except OSError as error:
             ready.set_exception(error)
@@ -164,7 +164,7 @@ class Front:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._link.aclose()
+        await self._upstream.aclose()
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -239,11 +239,11 @@ class Front:
                 if not line.begin_again():
                     return
                 self._guests.rest(guest)
-        except Refused as refused:
+        except TurnedAway as refused:
             self._tell(refused, line, guest)
             await line.refuse(refused)
 
-    def _tell(self, refused: Refused, line: Line, guest: Guest) -> None:
+    def _tell(self, refused: TurnedAway, line: Line, guest: Guest) -> None:
         # Write down who was turned away; a probe of something else is no news.
         if line.first == b"\x16" and self._outside is None:
             self._lines.warn(
@@ -259,16 +259,16 @@ class Front:
                 *(refused.path[:80], guest.address, refused.why),
             )
 
-    def _greet(self, call: Call) -> Refused:
+    def _greet(self, call: Call) -> TurnedAway:
         # What a client is told that asks before it calls.
         if KEY_HEADER not in call.headers:
-            return Refused(404, "only calls of clients pass here")
+            return TurnedAway(404, "only calls of clients pass here")
         clock = fault_of_clock(call)
         fault = clock or self._fault_of(call.key)
         if fault is None:
-            return Refused(200, "welcome")
+            return TurnedAway(200, "welcome")
         # A clock is set, and then all is well: the client tries again.
-        return Refused(503 if clock else 403, fault, is_identity=True)
+        return TurnedAway(503 if clock else 403, fault, is_identity=True)
 
     def _fault_of(self, key: bytes) -> str | None:
         return self.fault_of_key(key) if key else "its key cannot be read"
@@ -285,12 +285,12 @@ class Front:
             (largest is not None, 503, "the server is starting"),
         ):
             if not is_right:
-                raise Refused(status, why, call.path)
+                raise TurnedAway(status, why, call.path)
         if (fault := self._fault_of(call.key) or fault_of_signature(call)) is not None:
             status = 412 if call.path == _ACTIVATE else 401
-            raise Refused(status, fault, call.path, is_identity=True)
+            raise TurnedAway(status, fault, call.path, is_identity=True)
         if not self._guests.know(guest, call.key):
-            raise Refused(429, "it has too many connections", call.path)
+            raise TurnedAway(429, "it has too many connections", call.path)
         self._check_length(call, largest or 0)
 
     def _check_length(self, call: Call, largest: int) -> None:
@@ -298,13 +298,13 @@ class Front:
         limit = largest if call.path == _PUSH_OBJECT else _LARGEST_CALL
         refused = None
         if call.length > limit:
-            refused = Refused(
+            refused = TurnedAway(
                 413, f"such a body has at most {limit:,} bytes here, not {call.length:,}", call.path
             )
         elif call.path in _ANSWERS:
             self._sent[call.key] += call.length
             if self._sent[call.key] > _MOST_ANSWERS * largest:
-                refused = Refused(429, "it has sent more than it was asked for", call.path)
+                refused = TurnedAway(429, "it has sent more than it was asked for", call.path)
         if refused and call.path in _ANSWERS:
             self.cut[call.key] = self.cut.get(call.key, (0, ""))[0] + 1, refused.why
         if refused:
@@ -313,7 +313,7 @@ class Front:
     async def _pass(self, call: Call, line: Line, guest: Guest) -> None:
         # One call and its answer.
         try:
-            answer = await self._link.ask(call, line)
+            answer = await self._upstream.ask(call, line)
             if call.path == _ACTIVATE and answer.status_code != 200:
                 self._lines.warn(
                     "a client at %s was turned away: %s",

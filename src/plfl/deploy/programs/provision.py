@@ -334,9 +334,8 @@ def _server_settings(
     rounds: Mapping[str, Any] | None = None,
     **values: Any,
 ) -> ServerSettings:
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", folder.name).strip("-_")[:63] or "federation"
     return ServerSettings(
-        name=name,
+        name=re.sub(r"[^A-Za-z0-9_-]+", "-", folder.name).strip("-_")[:63] or "federation",
         run=make_settings(Run, run or {}, "[run] "),
         rounds=make_settings(Rounds, rounds or {}, "[rounds] "),
         **{"host": "localhost", "port": 9092, **values},
@@ -431,6 +430,5 @@ def _read(path: Path, fix: str) -> bytes:
 
 
 def _readme(settings: ServerSettings, client: str) -> bytes:
-    template = resources.files("plfl.deploy.files") / "README.template.md"
-    text = template.read_text(encoding="utf-8")
+    text = (resources.files("plfl.deploy.files") / "README.template.md").read_text(encoding="utf-8")
     return text.format(settings=settings, name=safe_name(client)).encode()

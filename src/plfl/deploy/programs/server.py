@@ -62,7 +62,7 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
         rounds = Child("rounds", command_of("programs.rounds", path.absolute(), port, secret), env)
         counting = _Counting(front, folder)
         # The SuperLink uses the same certificate on loopback.
-        renewal = Renewal(path, settings, front, lambda: mending.start_anew(link))
+        renewal = Renewal(path, settings, front, link.restart)
 
         def meanwhile() -> None:
             counting.write()
@@ -169,7 +169,6 @@ class LinkMending:
     """
 
     path: Path
-    is_asked: bool = False
     num_early: int = 0
 
     def look(self) -> None:
@@ -177,16 +176,8 @@ class LinkMending:
         if fault := fault_of_database(self.path):
             self._remove(f"is damaged ({fault})")
 
-    def start_anew(self, link: Child) -> None:
-        """End the SuperLink, and have it started at once."""
-        self.is_asked = True
-        link.stop()
-
     def ended(self, child: Child, status: int) -> float | None:
         """After the SuperLink's end."""
-        if self.is_asked:
-            self.is_asked = False
-            return 0.0
         self.look()
         self.num_early = self.num_early + 1 if time.monotonic() - child.started_at < _EARLY else 0
         if self.num_early >= _MOST_EARLY and self.path.exists():

@@ -160,6 +160,7 @@ class Child:
     last_error: str = ""
     started_at: float = 0.0
     next_start: float = 0.0
+    _is_restarted: bool = False
     backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_WAIT, _LONGEST_WAIT))
 
     def start(self) -> None:
@@ -204,6 +205,12 @@ class Child:
         if self.process is not None:
             self.process.send_signal(number)
 
+    def restart(self, number: int = signal.SIGTERM) -> None:
+        """End it, and have it started at once."""
+        if self.process is not None:
+            self._is_restarted = True
+            self.process.send_signal(number)
+
     def finish(self, seconds: float) -> int:
         """Its exit status, after so many seconds at the latest, and with its last lines read."""
         assert self.process is not None
@@ -236,6 +243,9 @@ class Child:
             raise kinds.get(status, RunFailed)(
                 self.last_error or f"{self.name} failed; see the log"
             )
+        if self._is_restarted:
+            self._is_restarted = False
+            return 0.0
         if (wait := self.on_exit(self, status)) is not None:
             return wait
         if status == _AGAIN and self.last_error:

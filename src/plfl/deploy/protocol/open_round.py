@@ -191,9 +191,8 @@ def look_back(history: Sequence[Mapping[str, Any]]) -> Past:
             if len(known := own.setdefault(client, [])) < _RECENT_ROUNDS:
                 known.append(seconds)
     faults, _ = _fold(history)
-    paces = [pace_of([*row["times"].values()]) for row in history[-_RECENT_ROUNDS:]]
     return Past(
-        median(paces or [0.0]),
+        median([pace_of([*row["times"].values()]) for row in history[-_RECENT_ROUNDS:]] or [0.0]),
         {client: median(known) for client, known in own.items()},
         frozenset(client for client, num in faults.items() if num),
     )
