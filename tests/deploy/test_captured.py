@@ -31,7 +31,7 @@ from plfl.deploy.flower.app import to_record
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.answers import make_node
 from plfl.deploy.programs.demo import started
-from plfl.deploy.programs.workplace import free_port
+from plfl.deploy.programs.supervise import free_port
 from plfl.deploy.protocol.messages import (
     DONE,
     END,

@@ -29,9 +29,8 @@ from plfl.deploy.files.state import (
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.server import LinkMending, fault_of_database
 from plfl.deploy.programs.status import read_status
-from plfl.deploy.programs.supervise import Child
-from plfl.deploy.programs.workplace import check_files, write_link_secret
-from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.programs.supervise import Child, check_files, write_link_secret
+from plfl.deploy.protocol.clients import Terms
 from plfl.deploy.protocol.messages import REFUSAL, TRAIN, UPDATE
 from plfl.errors import BadInput, Transient
 from plfl.federate import checkpoint
@@ -266,7 +265,7 @@ def test_a_damaged_file_of_a_client_is_named_with_the_way_out_or_heals(
 
 def test_the_state_of_a_program_is_known_although_its_file_is_damaged(pilot):
     from plfl.deploy.files.state import read_life
-    from plfl.deploy.programs.workplace import hold
+    from plfl.deploy.programs.supervise import hold
 
     folder = pilot / "server" / "state"
     (folder / "process.json").write_bytes(b"")

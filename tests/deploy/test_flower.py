@@ -25,7 +25,7 @@ from plfl.deploy.programs import provision
 from plfl.deploy.programs.client import run_client
 from plfl.deploy.programs.demo import started
 from plfl.deploy.programs.front import Front
-from plfl.deploy.programs.workplace import free_port
+from plfl.deploy.programs.supervise import free_port
 from plfl.deploy.protocol.agreement import make_agreement
 from plfl.deploy.protocol.messages import PLAN, READY, REFUSAL, Message
 from plfl.errors import BadInput

@@ -18,8 +18,8 @@ import pytest
 
 from plfl.deploy.programs import front as front_module
 from plfl.deploy.programs import provision
+from plfl.deploy.programs.calls import GRACE, MOST_PER_KEY, MOST_STRANGERS, Guests
 from plfl.deploy.programs.front import Front
-from plfl.deploy.programs.guests import GRACE, MOST_PER_KEY, MOST_STRANGERS, Guests
 from plfl.deploy.protocol.messages import UPDATE, Message, encode, largest_answer
 from plfl.errors import BadInput
 from signed import sign

@@ -19,16 +19,18 @@ import pytest
 from plfl.deploy.files import certificates
 from plfl.deploy.files.roster import Members
 from plfl.deploy.files.settings import read_client, read_server
-from plfl.deploy.programs import client, provision, supervise, workplace
+from plfl.deploy.programs import client, provision, supervise
 from plfl.deploy.programs.client import Unproven, Watch
 from plfl.deploy.programs.front import Front
 from plfl.deploy.programs.server import Renewal
-from plfl.deploy.programs.supervise import Backoff, Stop, persist
-from plfl.deploy.programs.workplace import (
+from plfl.deploy.programs.supervise import (
+    Backoff,
+    Stop,
     at_work,
     check_files,
     free_port,
     logged,
+    persist,
     write_link_secret,
 )
 from plfl.errors import BadInput, Interrupted, Transient
@@ -238,7 +240,7 @@ def test_a_server_without_one_client_s_key_goes_on_with_the_others(pilot, caplog
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(Path, "mkdir"), (workplace, "_LogFile"), (os, "open")]
+    ("owner", "name"), [(Path, "mkdir"), (supervise, "_LogFile"), (os, "open")]
 )
 def test_a_start_on_a_full_disk_waits_for_room(pilot, caplog, owner, name):
     path = pilot / "clients" / "a" / "client-a.toml"

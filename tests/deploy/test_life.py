@@ -27,7 +27,7 @@ from plfl.deploy.files.state import (
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.commands import app
 from plfl.deploy.programs.status import read_status
-from plfl.deploy.programs.workplace import hold
+from plfl.deploy.programs.supervise import hold
 from plfl.errors import BadInput, Interrupted, RunFailed
 
 HOLDING = """import sys, time

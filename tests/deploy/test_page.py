@@ -21,7 +21,7 @@ from plfl.deploy.files.settings import ServerSettings, read_server
 from plfl.deploy.files.state import STATUS, TRAFFIC
 from plfl.deploy.programs import rounds
 from plfl.deploy.programs.status import describe_in_words, make_page, page_served, read_status
-from plfl.deploy.programs.workplace import free_port
+from plfl.deploy.programs.supervise import free_port
 from plfl.deploy.protocol.messages import UPDATE
 from plfl.errors import BadInput
 from plfl.storage import write_json

@@ -18,7 +18,7 @@ from plfl.deploy.programs import client, provision
 from plfl.deploy.programs.calls import GREETING, KEY_HEADER
 from plfl.deploy.programs.client import Unproven, Unreachable, check_server
 from plfl.deploy.programs.front import Front
-from plfl.deploy.programs.workplace import free_port
+from plfl.deploy.programs.supervise import free_port
 from plfl.errors import BadInput, Transient
 
 

@@ -22,7 +22,7 @@ from plfl.deploy.programs import provision
 from plfl.deploy.programs.client import run_client, supernode_command
 from plfl.deploy.programs.demo import started
 from plfl.deploy.programs.front import Front
-from plfl.deploy.programs.workplace import free_port, write_link_secret
+from plfl.deploy.programs.supervise import free_port, write_link_secret
 from plfl.errors import BadInput
 from waiting import LIMIT, log_of, wait_for
 

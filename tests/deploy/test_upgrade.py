@@ -14,7 +14,7 @@ from plfl.deploy.files.state import begin_run, read_run
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.rounds import first_params, name_run
 from plfl.deploy.protocol import agreement, coordinator
-from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.clients import Terms
 from plfl.deploy.protocol.coordinator import Coordinator
 from plfl.errors import BadInput, Damaged
 from plfl.federate.checkpoint import load_shared

@@ -30,8 +30,17 @@ from plfl.deploy.files.settings import ClientSettings, read_client
 from plfl.deploy.files.state import PLAN_FILE
 from plfl.deploy.flower.process import environment
 from plfl.deploy.programs.calls import GREETING, KEY_HEADER
-from plfl.deploy.programs.supervise import Backoff, Child, Stop, command_of, keep_alive, persist
-from plfl.deploy.programs.workplace import at_work, free_port, write_link_secret
+from plfl.deploy.programs.supervise import (
+    Backoff,
+    Child,
+    Stop,
+    at_work,
+    command_of,
+    free_port,
+    keep_alive,
+    persist,
+    write_link_secret,
+)
 from plfl.errors import BadInput, PlflError, Transient
 
 _REFUSED = re.compile(r"\[code: 2004\]|code.?=?.?2004")

@@ -29,8 +29,7 @@ from plfl.deploy.files.state import LOG
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.answers import make_node
 from plfl.deploy.programs.status import read_status
-from plfl.deploy.programs.supervise import end
-from plfl.deploy.programs.workplace import free_port
+from plfl.deploy.programs.supervise import end, free_port
 from plfl.deploy.protocol.policy import guard_of
 from plfl.errors import RunFailed, require
 from plfl.federate import checkpoint

@@ -35,13 +35,14 @@ from plfl.deploy.programs.calls import (
     KEY_HEADER,
     PIECE,
     Call,
+    Guest,
+    Guests,
     Line,
     TurnedAway,
     Upstream,
     fault_of_clock,
     fault_of_signature,
 )
-from plfl.deploy.programs.guests import Guest, Guests
 from plfl.errors import BadInput
 
 _FLEET = "/v1/fleet/"

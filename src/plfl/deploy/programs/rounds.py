@@ -11,10 +11,9 @@ from plfl.deploy.files.roster import Members
 from plfl.deploy.files.settings import ServerSettings, read_server
 from plfl.deploy.files.state import ENROLLED, STATUS, RunName, begin_run, now_in_words, read_run
 from plfl.deploy.flower.server import FlowerWire, Link
-from plfl.deploy.programs.supervise import run_as_child, signals_noted
-from plfl.deploy.programs.workplace import hold
+from plfl.deploy.programs.supervise import hold, run_as_child, signals_noted
 from plfl.deploy.protocol.agreement import make_agreement
-from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.clients import Terms
 from plfl.deploy.protocol.coordinator import Coordinator
 from plfl.deploy.protocol.messages import largest_answer
 from plfl.errors import require

@@ -23,8 +23,15 @@ from plfl.deploy.files.state import CUT, ENROLLED, LINK, TRAFFIC, read_facts
 from plfl.deploy.flower.process import environment
 from plfl.deploy.programs.front import Front
 from plfl.deploy.programs.status import page_served
-from plfl.deploy.programs.supervise import Child, command_of, keep_alive, persist
-from plfl.deploy.programs.workplace import at_work, free_port, write_link_secret
+from plfl.deploy.programs.supervise import (
+    Child,
+    at_work,
+    command_of,
+    free_port,
+    keep_alive,
+    persist,
+    write_link_secret,
+)
 from plfl.storage import write_json
 
 _DAY = 86_400.0  # seconds

@@ -21,9 +21,16 @@ import numpy as np
 
 from plfl._version import __version__
 from plfl.deploy.protocol.agreement import Agreement, blank_plan, shared_shapes
-from plfl.deploy.protocol.attendance import Attendance, Terms, Wire
+from plfl.deploy.protocol.clients import (
+    STALLED,
+    Attendance,
+    OpenRound,
+    Terms,
+    Wire,
+    find_rests,
+    look_back,
+)
 from plfl.deploy.protocol.messages import DONE, END, TRAIN, UPDATE, Message
-from plfl.deploy.protocol.open_round import STALLED, OpenRound, find_rests, look_back
 from plfl.errors import BadInput, Interrupted, RunFailed, Transient, require
 from plfl.federate import checkpoint, gate, params, server
 from plfl.federate.plan import count_batch, count_steps
