@@ -69,8 +69,8 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def require_part(is_known: bool, part: str) -> None:
-    """Say clearly that Flower has changed, where it has."""
+def _require_part(is_known: bool, part: str) -> None:
+    # Say clearly that Flower has changed, where it has.
     if not is_known:
         raise RunFailed(
             f"flwr {version('flwr')} is not the Flower that plfl knows: {part} is another or gone",
@@ -88,7 +88,7 @@ def put(part: str, make: Callable[[Any], Any], *parameters: str) -> None:
         module = import_module(path)
     before = getattr(module, name, None)
     known = inspect.signature(before).parameters if parameters and before else {}
-    require_part(before is not None and set(parameters) <= set(known), part)
+    _require_part(before is not None and set(parameters) <= set(known), part)
     setattr(module, name, make(before))
 
 
@@ -109,11 +109,9 @@ def prepare_executor() -> None:
     beat_faster("flwr.supercore.heartbeat")
 
 
-def prepare_superlink() -> None:
-    """Let a SuperLink write down who its nodes are and which messages there are, and never what is
-    in them.
-    """
-
+def _prepare_superlink() -> None:
+    # Let a SuperLink write down who its nodes are and which messages there are, and never what is
+    # in them.
     def make_in_memory(factory: Any) -> Any:
         in_memory = factory()
         return lambda database: in_memory
@@ -121,10 +119,9 @@ def prepare_superlink() -> None:
     put("flwr.superlink.config_loader.ObjectStoreFactory", make_in_memory)
 
 
-def prepare_supernode(plain_key: str | None) -> None:
-    """Let a SuperNode ask for messages more often while there are some, and less often when nothing
-    happens; and sign with a key although there is no TLS, which Flower refuses.
-    """
+def _prepare_supernode(plain_key: str | None) -> None:
+    # Let a SuperNode ask for messages more often while there are some, and less often when nothing
+    # happens; and sign with a key although there is no TLS, which Flower refuses.
     beat_faster(
         "flwr.supercore.heartbeat",
         "flwr.supercore.corestate.in_memory_corestate",
@@ -151,7 +148,7 @@ def quicker(own: Any) -> Any:
     answer.
     """
     source = inspect.getsource(import_module(_LOOP))
-    require_part("time.sleep(3)" in source and "time.sleep(0.5)" in source, f"the loop in {_LOOP}")
+    _require_part("time.sleep(3)" in source and "time.sleep(0.5)" in source, f"the loop in {_LOOP}")
     last = time.monotonic()
 
     def sleep(seconds: float) -> None:
@@ -177,7 +174,7 @@ def become_serverapp(grid: Any, run_id: int) -> Any:
     from flwr.supercore.task_identity import TaskIdentity
 
     has_parts = hasattr(grid, "_retry_invoker") and hasattr(type(grid), "_runtime_client")
-    require_part(has_parts and hasattr(TaskIdentity, "_task_id"), "HttpGrid or TaskIdentity")
+    _require_part(has_parts and hasattr(TaskIdentity, "_task_id"), "HttpGrid or TaskIdentity")
     grid._retry_invoker = None  # its own ends the process when a run was stopped
     runtime = grid._runtime_client
     given = runtime.PullTaskInput(PullTaskInputRequest())
@@ -195,13 +192,13 @@ def main() -> None:
     if role == "superlink":
         from flwr.superlink.cli import flower_superlink as run
 
-        prepare_superlink()
+        _prepare_superlink()
     else:
         from flwr.supernode.cli import flower_supernode as run
 
         *options, mark, plain_key = options
         is_plain = mark == "--plain-key"
-        prepare_supernode(plain_key if is_plain else None)
+        _prepare_supernode(plain_key if is_plain else None)
         options += [] if is_plain else [mark, plain_key]
     sys.argv = [f"flower-{role}", *options]
     run()

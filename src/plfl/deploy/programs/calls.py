@@ -300,7 +300,7 @@ class Guests:
             oldest = min(strangers, key=lambda guest: (-num[guest.address], guest.since))
             left = oldest.since + GRACE - self.clock()
             if left <= 0:
-                self.dismiss(oldest)
+                self._dismiss(oldest)
             return max(0.0, left)
         return 0.0 if self._dismiss_idle(self.all) else 1.0
 
@@ -330,8 +330,7 @@ class Guests:
         guest.is_busy = False
         guest.since = self.clock()
 
-    def dismiss(self, guest: Guest) -> None:
-        """Close a connection."""
+    def _dismiss(self, guest: Guest) -> None:
         self.leave(guest)
         guest.close()
 
@@ -343,5 +342,5 @@ class Guests:
         # Close the one without a call that had none for the longest, if there is one.
         idle = [guest for guest in guests if not guest.is_busy]
         if idle:
-            self.dismiss(min(idle, key=lambda guest: guest.since))
+            self._dismiss(min(idle, key=lambda guest: guest.since))
         return bool(idle)

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from plfl.config import parse_settings
+from plfl.deploy.files.settings import read_client
+from plfl.deploy.files.state import read_life
 from plfl.errors import RunFailed, plain, require
 
 app = typer.Typer(
@@ -211,7 +213,6 @@ def client(
     Logs go to standard error and to log.txt in its folder. Ctrl-C or SIGTERM stops it; nothing is
     lost.
     """
-    from plfl.deploy.files.settings import read_client
     from plfl.deploy.programs.client import run_client
 
     run_client(config, is_insecure=is_insecure, is_once=is_once)
@@ -237,8 +238,6 @@ def status(
 
     Of a server and of a client: whether it runs, was stopped, failed and why, or is finished.
     """
-    from plfl.deploy.files.settings import read_client
-    from plfl.deploy.files.state import read_life
     from plfl.deploy.programs.status import describe_in_words, read_status
 
     if config.name.startswith("client-"):
@@ -285,7 +284,6 @@ def restore(
     """Put a server or a client back into a new folder, whole or not at all; it goes on with the run
     that it was in.
     """
-    from plfl.deploy.files.settings import read_client
     from plfl.deploy.programs.backup import restore_backup
 
     made, config = restore_backup(file, folder)

@@ -59,9 +59,8 @@ def read_status(config: Path) -> dict[str, Any]:
         found = json.loads((folder / STATUS).read_text(encoding="utf-8"))
         return _count(found, read_facts(folder / TRAFFIC)) | {"process": life._asdict()}
     except OSError:
-        is_new = life.state == NEVER
         asked = f"has plfl federation server {config} been started?"
-        said = asked if is_new else f"the server is {life}"
+        said = asked if life.state == NEVER else f"the server is {life}"
         raise NothingYet(f"{folder} has no {STATUS}: {said}") from None
     except (ValueError, LookupError, TypeError, AttributeError):
         raise BadInput(

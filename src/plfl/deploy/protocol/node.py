@@ -109,7 +109,9 @@ class Node:
         except ValueError as error:
             raise Refused(f"the server's settings are not valid here: {error}") from None
         _refuse_if(fault_of_config(self.policy, proposed.config))
-        is_new = not self._knows(agreement)
+        is_new = True
+        with suppress(Refused):
+            is_new = self.agreed.agreement.digest != agreement.digest
         with self._counting("plans") if is_new else nullcontext():
             shared = proposed.plan().training.partition.shared
         _refuse_if(fault_of_layers(self.policy, shared))
@@ -126,12 +128,6 @@ class Node:
                 "num_windows": proposed.num_windows,
             },
         )
-
-    def _knows(self, agreement: Agreement) -> bool:
-        # Whether this is the plan that was agreed to last.
-        with suppress(Refused):
-            return self.agreed.agreement.digest == agreement.digest
-        return False
 
     def _train(self, request: Message) -> Message:
         agreed = self.agreed
