@@ -505,9 +505,9 @@ FEW = """
 import resource, socket, sys, threading, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 from pathlib import Path
-from plfl.deploy.programs import guests
+from plfl.deploy.programs import calls
 from plfl.deploy.programs.front import Front
-guests.GRACE = 0.4  # how long 300 of them take is not what is tested
+calls.GRACE = 0.4  # how long 300 of them take is not what is tested
 pilot, port, upstream = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 files = [pilot / name for name in ("ca.crt", "server.crt", "server.key")]
 front = Front("127.0.0.1", port, upstream, *files)

@@ -4,7 +4,7 @@ The SuperLink answers calls that control it on the same port, without any login,
 before it looks at who sent it, so it must never be reachable. This front passes the calls of
 clients (paths below /v1/fleet/) and nothing else. Who calls is known from the head alone: a key of
 the roster, and its signature of the time. Only then is the body read, which is never longer than an
-answer of the agreed model can be. `plfl.deploy.programs.guests` says how many connections there may
+answer of the agreed model can be. `plfl.deploy.programs.calls` says how many connections there may
 be; a process without file descriptors left accepts nothing for a moment, and says so once. httpx
 carries calls inside. The server outside is our own: uvicorn, which comes with Flower too, has no
 limit for a head or a handshake that never ends, for connections by peer, nor for descriptors.
