@@ -55,11 +55,10 @@ from plfl.deploy.protocol.policy import agreed_settings
 from plfl.errors import BadInput
 from plfl.federate.engines import make_engine
 from plfl.federate.plan import complete, make_plan
-from plfl.forecast.calibrate import read_targets
+from plfl.forecast.calibrate import fit_all, read_targets
 from plfl.forecast.model_file import deploy, pack_model
 from plfl.forecast.past_days import inputs as past_days
 from plfl.forecast.past_days.family import PastDays
-from plfl.forecast.publish import fit_all
 from plfl.forecast.question import forecast_client
 from plfl.forecast.windows import Task, make_task
 from plfl.frames import forecaster

@@ -14,14 +14,22 @@ import pytest
 
 from plfl.bench import run
 from plfl.bench.measure import count_flop, make_work
-from plfl.bench.options import PEERS, SYSTEMS, Options, days_for, make_options
-from plfl.bench.run import Bench, pinned_to, run_bench
+from plfl.bench.run import (
+    PEERS,
+    SYSTEMS,
+    Bench,
+    Options,
+    days_for,
+    make_options,
+    pinned_to,
+    run_bench,
+)
 from plfl.cli.bench import print_bench
 from plfl.errors import BadInput, RunFailed
 from plfl.federate.processes.devices import core_numbers
 from plfl.report.page import write_report
 
-SCRIPTS = run.PEERS.parent
+SCRIPTS = run.ASKING.parent
 PEER_PROGRAMS = ("given", "torch_loop", "torch_stacked", "flower", "flower_client")
 
 

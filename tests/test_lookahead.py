@@ -10,7 +10,7 @@ import pytest
 
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
-from plfl.forecast.publish import fit_all
+from plfl.forecast.calibrate import fit_all
 from plfl.forecast.windows import Task, make_task
 from plfl.runs.tuning import _Judge
 from small import analog_config, assert_trees_equal, tiny_config

@@ -5,7 +5,7 @@ lost gives way.
 import numpy as np
 import pytest
 
-from plfl.forecast.baselines.repetitions import REPEATS
+from plfl.forecast.baselines import REPEATS
 from plfl.forecast.calibrate import (
     FOLLOWED_DAYS,
     TRUSTS,

@@ -10,8 +10,7 @@ import pytest
 
 from plfl.cli.run import print_summary
 from plfl.forecast.leads import find_scored
-from plfl.report.charts.lines import line_chart
-from plfl.report.charts.rows import Mark, Row, share_rows
+from plfl.report.charts import Mark, Row, line_chart, share_rows
 from plfl.report.page import write_report
 from plfl.runs.results import Result
 from report.stored import QUARTER, Outline, client, with_leads, write_lead_run, write_run

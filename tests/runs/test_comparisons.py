@@ -10,8 +10,7 @@ from plfl.errors import BadInput
 from plfl.federate.client import client_update
 from plfl.federate.engines import make_engine
 from plfl.federate.params import batches_key, client_keys
-from plfl.forecast.baselines.boosting import boosted
-from plfl.forecast.baselines.ridge import ridge
+from plfl.forecast.baselines import boosted, ridge
 from plfl.forecast.windows import PARTS, Task, make_task
 from plfl.runs import comparisons, tuning
 from plfl.runs.comparisons import NAMES, compare, find_own, pool, pool_origins

@@ -15,8 +15,7 @@ from plfl.cli.study import print_study
 from plfl.data.generated import generate
 from plfl.data.sources import load_sources
 from plfl.errors import BadInput, Interrupted
-from plfl.runs.study.definition import Study, load_study
-from plfl.runs.study.folds import Fold, load_fold, make_folds, split_fold
+from plfl.runs.study.definition import Fold, Study, load_fold, load_study, make_folds, split_fold
 from plfl.runs.study.run import resume_study, run_study
 from plfl.runs.train import run
 from report.stored import with_folds

@@ -14,8 +14,7 @@ from plfl.federate.plan import make_plan
 from plfl.federate.processes.devices import prepare
 from plfl.runs.results import score_clients
 from plfl.runs.study.definition import find_studies, load_study
-from plfl.runs.study.jobs import Jobs, StudyProgress
-from plfl.runs.study.run import load_tasks, resume_study, run_study
+from plfl.runs.study.run import Jobs, StudyProgress, load_tasks, resume_study, run_study
 from small import TINY
 
 SETTINGS = TINY | {"rounds": 2, "local_steps": 3, "eval_every": 1, "cores": 2}
@@ -214,7 +213,7 @@ def test_a_study_that_was_stopped_is_resumed_to_the_same_results(finished, tmp_p
 
 @pytest.mark.e2e
 def test_stacks_that_are_compiled_ahead_give_the_same_results(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr("plfl.runs.study.jobs.Jobs._num_ahead", lambda self, chunks: 3)
+    monkeypatch.setattr("plfl.runs.study.run.Jobs._num_ahead", lambda self, chunks: 3)
     ahead = run_study(small_study(baselines=["ridge"]), tmp_path / "ahead")
     assert read(ahead) == read(finished)
 

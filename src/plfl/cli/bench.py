@@ -61,8 +61,7 @@ def bench(
     Each system runs in a process of its own, one after the other, on the same cores. What the
     others need is installed once into environments of their own in the user's cache folder.
     """
-    from plfl.bench.options import make_options
-    from plfl.bench.run import run_bench
+    from plfl.bench.run import make_options, run_bench
     from plfl.runs import folder as runfolder
 
     if has_no_peers and peers:

@@ -125,7 +125,7 @@ def _show(bar: Bar, progress: "Progress") -> None:
 
 def print_summary(result: "Result") -> None:
     """Who gained and who lost, per client and on average; of many clients, the worst."""
-    from plfl.report.rivals import say_ahead
+    from plfl.report.compare import say_ahead
 
     compared = [name for name in result.clients[0].baseline_mase if name != "persistence"]
     beside = compared if len(compared) <= _MAX_COMPARED else []
@@ -189,7 +189,7 @@ def _brief_metrics() -> list["Metric"]:
 
 def _compared_table(result: "Result", names: list[str]) -> Table:
     """Each baseline's mean, and for how many clients the run is better."""
-    from plfl.report.rivals import Rival, name_rival
+    from plfl.report.compare import Rival, name_rival
 
     clients = result.to_dict()["clients"]
     rivals = [Rival(name, clients) for name in names]

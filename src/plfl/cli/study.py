@@ -14,7 +14,7 @@ from plfl.report.words import DASH
 
 if TYPE_CHECKING:
     from plfl.report.grid import Contender, Source, StoredStudy
-    from plfl.runs.study.jobs import StudyProgress
+    from plfl.runs.study.run import StudyProgress
 
 
 _FOLDS = (
@@ -128,7 +128,7 @@ def _best_table(stored: "StoredStudy") -> Table:
 
 
 def _best_row(source: "Source", who: str, track: "list[Contender | None]") -> list[str]:
-    from plfl.report.pages.folds import mean_over, spread
+    from plfl.report.pages.study import mean_over, spread
 
     best, *folds = track
     if best is None:  # validation MASE is undefined at every point

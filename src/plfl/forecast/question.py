@@ -19,8 +19,7 @@ from plfl.data.panel import Panel
 from plfl.data.rules import Finding
 from plfl.data.zones import load_zone
 from plfl.errors import BadInput, in_shell
-from plfl.forecast.answer import Answer
-from plfl.forecast.client_model import ClientModel
+from plfl.forecast.client_model import Answer, ClientModel
 from plfl.forecast.model_file import find_model
 
 if TYPE_CHECKING:

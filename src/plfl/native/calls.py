@@ -1,17 +1,38 @@
-"""The native kernels as functions of JAX arrays: float32, and the batch is the last axis.
+"""The native kernels as functions of JAX arrays, and which implementation of a function runs where.
 
-They compute what `forecast.layers`, `forecast.past_days` (where the batch is the first axis) and
-optax compute, and are called from there. Under `vmap` one call works through all rows, one after
-the other. Types and shapes are checked in C, at the boundary.
+The kernels compute what `forecast.lstm_mlp`, `forecast.past_days` (where the batch is the first
+axis) and optax compute in float32, and are called from there by `on_device`. Under `vmap` one call
+works through all rows, one after the other. Types and shapes are checked in C, at the boundary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from plfl.native.layout import BAND, DAYS, POOLED, Fact
+from plfl.native.library import is_available
+
+
+def on_device(
+    *args: Any,
+    native: Callable[..., Any],
+    xla: Callable[..., Any],
+    gpu: Callable[..., Any] | None = None,
+) -> Any:
+    """The function at these arguments; all compute the same. What cannot run on this machine is not
+    even traced.
+    """
+    if any(
+        array.dtype not in (jnp.float32, jnp.int32, jnp.bool_) for array in jax.tree.leaves(args)
+    ):
+        return xla(*args)
+    if jax.default_backend() == "cpu":
+        return native(*args) if is_available() else xla(*args)
+    kernels = ({"cpu": native} if is_available() else {}) | ({"cuda": gpu} if gpu else {})
+    return jax.lax.platform_dependent(*args, **kernels, default=xla) if kernels else xla(*args)
+
 
 Arrays = Sequence[jax.Array]
 

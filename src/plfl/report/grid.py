@@ -17,7 +17,7 @@ import numpy as np
 
 from plfl.config import LEVELS, PERSONAL_ALIASES
 from plfl.report.compare import Difference, compare, find_lowest
-from plfl.report.tables import Cell, key, mean_cell
+from plfl.report.render import Cell, key, mean_cell
 from plfl.report.words import ratio
 
 AS_IT_IS = "the recipe as it is"  # The name of a point at which nothing is changed

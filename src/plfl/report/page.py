@@ -11,8 +11,8 @@ from typing import Any
 from jinja2 import UndefinedError
 
 from plfl.errors import Damaged
-from plfl.report.files import read
 from plfl.report.pages import adapt, bench, run, study
+from plfl.report.render import read
 from plfl.storage import write_text
 
 # The results of an adaptation; those of everything else are in result.json.

@@ -1,19 +1,61 @@
-"""Templates filled in with values, by Jinja2 with autoescape: what comes from data is text, never
-markup.
+"""What pages are made of: the stored files, templates filled in with values, and tables that say
+where their numbers come from.
 
-Python computes the values; the HTML and the SVG around them are in templates/. A page is one file
-that needs no network: its looks and its only script stand in it, and its policy lets no other run.
+Templates are Jinja2's with autoescape: what comes from data is text, never markup. Python computes
+the values; the HTML and the SVG around them are in templates/. A page is one file that needs no
+network: its looks and its only script stand in it, and its policy lets no other run.
+
+A cell's `data-source` names stored values by their path in result.json, such as
+`runs[12].clients[3].mase`; several are separated by blanks, `[*]` stands for all members that are
+defined, and client ids are percent-encoded. Its `data-how` says what was made of them: the mean if
+it is absent, else `median`, `max`, `sd` (of a sample), `losers` (how many are above 1), `amount` or
+`duration` (the same in another unit). Undefined values are a dash with a note.
 """
 
 from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from plfl.errors import BadInput, Damaged
 from plfl.report import words
+from plfl.report.words import ratio
+
+T = TypeVar("T")
+
+
+def read(path: Path, parse: Callable[[str], T]) -> T:
+    """A stored file, parsed; what is wrong with it is said in words."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise missing(path) from None
+    except ValueError as error:  # of UTF-8, JSON, TOML and numbers alike
+        raise Damaged(f"{path} cannot be read ({error})", "restore it, or run again") from error
+
+
+def missing(path: Path) -> BadInput:
+    """What to say where a file is not there."""
+    if (path.parent / "study.json").exists():
+        return BadInput(
+            f"{path.parent} has no {path.name}: its study has not finished",
+            f"go on with plfl study --resume {path.parent}",
+        )
+    return BadInput(
+        f"{path.parent} has no {path.name}",
+        "is it the folder of a finished run? (one that was stopped goes on with plfl run --resume "
+        f"{path.parent})",
+    )
+
 
 _TEMPLATES = Environment(
     loader=PackageLoader("plfl.report"),
@@ -49,3 +91,92 @@ def render_page(template: str, *, script: str = "picker.js", **values: Any) -> s
     digest = b64encode(sha256(f"\n{code}".encode()).digest()).decode()
     own = {"style": Markup(style), "script": Markup(code), "digest": f"sha256-{digest}"}
     return str(render(template, **own, **values))
+
+
+MAX_ROWS = 1000
+MAX_FINDINGS = 100  # Rows of a list of remarks that a page shows
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a cell, and where it comes from."""
+
+    text: str
+    source: str = ""
+    how: str = ""
+    note: str = ""  # Shown when the pointer rests on the cell
+    kind: str = ""  # Its class in style.css; `text` stands at the left
+    value: float | None = None  # The number behind a mean
+
+    @property
+    def attributes(self) -> dict[str, str | None]:
+        """For any HTML or SVG element."""
+        return {
+            "class": self.kind or None,
+            "data-source": self.source or None,
+            "data-how": self.how or None,
+            "title": self.note or None,
+        }
+
+
+Line = Sequence[str | Cell]  # A row of a table
+
+
+def left(text: str) -> Cell:
+    """A cell of words."""
+    return Cell(text, kind="text")
+
+
+def key(name: str) -> str:
+    """A path's step into a collection by a name that may hold anything.
+
+    >>> key("a b")
+    '[a%20b]'
+    """
+    return f"[{quote(name, safe='')}]"
+
+
+def table(
+    head: Sequence[str],
+    rows: Sequence[Line],
+    *,
+    kind: str = "numbers",
+    label: str = "",
+    most: int = MAX_ROWS,
+    rest: bool = False,
+) -> Markup:
+    """An HTML table; of very many rows, the first ones, and on request where the rest is."""
+    body = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    kinds = [cell.kind for cell in body[0]] if body else []
+    top = [Cell(name, kind=of) for name, of in zip_longest(head, kinds, fillvalue="")]
+    return render(
+        "table.html",
+        head=top,
+        rows=body[:most],
+        num_rows=len(body),
+        kind=kind,
+        rest=rest,
+        label=label or f"by {head[0]}",
+    )
+
+
+def behind(content: Markup, summary: str = "Show as table", *, is_open: bool = False) -> Markup:
+    """The table behind a chart."""
+    return render("behind.html", content=content, summary=summary, is_open=is_open)
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean; None where one of them is undefined, or there are none."""
+    return None if None in values or not values else float(np.mean(np.array(values, float)))
+
+
+def mean_cell(
+    values: Sequence[float | None],
+    sources: Sequence[str],
+    show: Callable[[float | None], str] = ratio,
+) -> Cell:
+    """The mean of stored values; a dash where one of them is undefined."""
+    num_undefined = sum(value is None for value in values)
+    note = f"undefined in {num_undefined} of {len(values)} runs" if num_undefined else ""
+    mean = mean_of(values)
+    return Cell(show(mean), " ".join(sources), note=note, value=mean)

@@ -34,11 +34,10 @@ from plfl.federate.plan import complete, make_plan
 from plfl.federate.processes.devices import prepare
 from plfl.federate.round import FederationState
 from plfl.forecast import families
-from plfl.forecast.calibrate import Calibration
+from plfl.forecast.calibrate import Calibration, fit_all, publish
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.model_file import deploy_all
 from plfl.forecast.models import Params, check_model, make_model
-from plfl.forecast.publish import fit_all, publish
 from plfl.forecast.windows import Task, make_task, split_bounds
 from plfl.recipes import make_recipe
 from plfl.report.page import ADAPTATION, write_report

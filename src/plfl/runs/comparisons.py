@@ -24,8 +24,7 @@ from plfl.federate.partition import make_partition
 from plfl.federate.plan import make_plan
 from plfl.federate.processes.devices import usable_cores
 from plfl.forecast import families
-from plfl.forecast.baselines.boosting import boosted, import_lightgbm
-from plfl.forecast.baselines.ridge import ridge
+from plfl.forecast.baselines import boosted, import_lightgbm, ridge
 from plfl.forecast.models import Model, Params, check_model, make_model
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task

@@ -19,10 +19,9 @@ from plfl.federate.federation import Federation
 from plfl.federate.plan import Plan
 from plfl.federate.processes import group as processes
 from plfl.federate.round import FederationState
-from plfl.forecast.baselines.boosting import import_lightgbm
-from plfl.forecast.calibrate import Calibration
+from plfl.forecast.baselines import import_lightgbm
+from plfl.forecast.calibrate import Calibration, publish
 from plfl.forecast.model_file import deploy_all
-from plfl.forecast.publish import publish
 from plfl.forecast.windows import Task
 from plfl.report.page import write_report
 from plfl.runs.comparisons import NAMES, compare

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from plfl.forecast.baselines.repetitions import REPEATS, repeat
+from plfl.forecast.baselines import REPEATS, repeat
 from plfl.forecast.calibrate import Calibration, read_targets
 from plfl.forecast.leads import name_lead
 from plfl.forecast.metrics import (

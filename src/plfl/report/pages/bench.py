@@ -9,8 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from plfl.report.charts.lines import line_chart
-from plfl.report.charts.rows import amount_chart
+from plfl.report.charts import amount_chart, line_chart
 from plfl.report.render import render_page
 from plfl.report.words import DASH, counted
 

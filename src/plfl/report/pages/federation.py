@@ -11,10 +11,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from plfl.report.charts.lines import Points, line_chart
-from plfl.report.charts.scale import round_ticks, thin
-from plfl.report.render import render_page
-from plfl.report.tables import MAX_FINDINGS
+from plfl.report.charts import Points, line_chart, round_ticks, thin
+from plfl.report.render import MAX_FINDINGS, render_page
 from plfl.report.words import number, sentence
 
 _MAX_POINTS = 500

@@ -1,24 +1,39 @@
 """The page of one run: whether it beats persistence first, in words; then curves, clients, tables,
 settings.
 
-The words are in run.html; this module computes the numbers. What a model with several leads or
-tuning has besides is in leads.py, one client's week and hours are in clients.py.
+The words are in run.html; this module computes the numbers. Of a model with several leads,
+intervals or tuning at home there are errors by lead, what the intervals cover, how much each client
+kept of its own tuning, and where an earlier load is repeated in the model's place; of a run that
+has none of these, each is None. One client's week and hours are in clients.py.
 """
 
 import csv
 import io
 import tomllib
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from math import log2
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
-from plfl.forecast.leads import read_minutes
-from plfl.forecast.metrics import POINT_METRICS, is_lost
-from plfl.report.charts.lines import line_chart
-from plfl.report.charts.rows import STROKE, Mark, Row, bar_chart, stroke_chart
-from plfl.report.charts.scale import round_ticks, thin
-from plfl.report.files import read
+from plfl.forecast.leads import BANDS, SHORT_MINUTES, find_scored, read_minutes
+from plfl.forecast.metrics import POINT_METRICS, is_lost, mean_defined
+from plfl.report.charts import (
+    MAX_NAMED_ROWS,
+    STROKE,
+    Mark,
+    Row,
+    bar_chart,
+    line_chart,
+    round_ticks,
+    share_rows,
+    stroke_chart,
+    thin,
+)
+from plfl.report.compare import Rival, name_rival, say_ahead, say_rivals
 from plfl.report.pages.clients import (
     MAX_CHARTED_CLIENTS,
     draw_clients,
@@ -27,11 +42,8 @@ from plfl.report.pages.clients import (
     read_clients,
     say_hidden,
 )
-from plfl.report.pages.leads import draw_coverage, draw_leads, draw_repeated, draw_tuning
-from plfl.report.render import render_page
-from plfl.report.rivals import Rival, name_rival, say_ahead, say_rivals
-from plfl.report.tables import MAX_FINDINGS, Cell, behind, left, table
-from plfl.report.words import number, ratio
+from plfl.report.render import MAX_FINDINGS, Cell, Line, behind, left, read, render_page, table
+from plfl.report.words import counted, listed, number, ratio
 
 _MAX_POINTS = 700
 _STRIP_HEIGHT = 64  # pixels
@@ -186,3 +198,212 @@ def _client_cells(client: dict[str, Any], baselines: list[str]) -> list[str | Ce
         *map(cell, ("load_mean", "load_sd")),
         cell("num_windows", "{:,}".format),
     ]
+
+
+Client = Mapping[str, Any]
+Section = dict[str, Any] | None
+Shares = Mapping[str, float]  # by percent of the interval
+_REPEATED = "repeated_leads"
+_HOUR = counted(SHORT_MINUTES // 60, "hour")
+_MAX_ROWS = 200
+_TOP = 2.0  # What errs more is off the picture of leads
+_FAR = 0.05  # A coverage that misses its target by more is pointed out
+_MAX_NAMED = 5
+_SIGNS = ("○", "●", "◆", "◇")
+
+
+def draw_leads(
+    result: Client, clients: Sequence[Client], repeats: Mapping[str, Sequence[float | None]]
+) -> Section:
+    """The curve over the leads, with the middle half of the clients, and the table by client;
+    `repeats` are the errors of repetitions by lead.
+    """
+    means = result.get("mase_by_lead") or {}
+    if len(means) < 2:
+        return None
+    own = [client for client in clients if client.get("mase_by_lead")]
+    by_lead = {lead: [client["mase_by_lead"][lead] for client in own] for lead in means}
+    rows: list[Line] = [
+        ["mean", *(Cell(ratio(mean), f"mase_by_lead.{lead}") for lead, mean in means.items())],
+        *([name, *map(ratio, scores)] for name, scores in repeats.items()),
+        *([client["id"], *_lead_cells(client)] for client in own),
+    ]
+    head = ["client", *means]
+    return {
+        "words": _say_leads(means, by_lead, find_scored(list(means), result["interval_minutes"])),
+        "chart": _draw_leads(means, by_lead, repeats),
+        "table": behind(table(head, rows, most=_MAX_ROWS, label="of MASE by client and lead")),
+    }
+
+
+def _lead_cells(client: Client) -> list[Cell]:
+    path = f"clients[{client['row']}].mase_by_lead"
+    return [Cell(ratio(score), f"{path}.{lead}") for lead, score in client["mase_by_lead"].items()]
+
+
+def _draw_leads(
+    means: Mapping[str, float | None],
+    by_lead: Mapping[str, Sequence[float | None]],
+    repeats: Mapping[str, Sequence[float | None]],
+) -> Markup:
+    """The curve of the means over the logarithm of the lead, with the repetitions as far as they
+    are on the scale.
+    """
+    places = [log2(read_minutes(lead)) for lead in means]
+    curves = {
+        kind: [
+            (at, y if y is not None and y <= _TOP else None)
+            for at, y in zip(places, ys, strict=True)
+        ]
+        for kind, ys in zip(("curve l0", "curve l2"), repeats.values(), strict=False)
+    }
+    curves["curve l1"] = list(zip(places, means.values(), strict=True))
+    ends = [f"{ratio(means[lead])} at {lead}" for lead in (next(iter(means)), list(means)[-1])]
+    return line_chart(
+        curves,
+        dict(zip(places, means, strict=True)),
+        label=f"Test MASE by lead, mean over clients: {', '.join(ends)}.",
+        reference=1,
+        has_zero=True,
+        band=list(zip(places, map(_middle_half, by_lead.values()), strict=True)),
+    )
+
+
+def _middle_half(scores: Sequence[float | None]) -> tuple[float, float] | None:
+    known = [score for score in scores if score is not None]
+    return (float(np.quantile(known, 0.25)), float(np.quantile(known, 0.75))) if known else None
+
+
+def _say_leads(
+    means: Mapping[str, float | None], by_lead: Mapping[str, Sequence[float | None]], scored: str
+) -> str:
+    """At which leads it loses on average, and where most clients lose."""
+    losing = [lead for lead, mean in means.items() if mean is not None and mean >= 1]
+    losers = {lead: sum((score or 0) > 1 for score in own) for lead, own in by_lead.items()}
+    most = max(losers, key=lambda lead: losers[lead])
+    where = (
+        f"does not beat persistence at {listed(losing)}"
+        if losing
+        else ("beats persistence at every lead")
+    )
+    often = (
+        f"It loses most often at {most}: for {losers[most]:,} of {len(by_lead[most]):,} clients."
+        if losers[most]
+        else "No client loses at any of them."
+    )
+    return f"Errors elsewhere on this page are those {scored} ahead. On average it {where}. {often}"
+
+
+def draw_coverage(result: Client, clients: Sequence[Client]) -> Section:
+    """Which share of the loads lies in the intervals, by client, the farthest from its target
+    first.
+    """
+    means = {p: mean for p, mean in (result.get("coverage") or {}).items() if mean is not None}
+    covered = _rank_covered(clients, list(means))
+    if not covered:
+        return None
+    shown = [_coverage_row(client, own) for client, own in covered.items()][:MAX_NAMED_ROWS]
+    rows = [[client, *(f"{100 * s:.1f}" for s in own.values())] for client, own in covered.items()]
+    head = ["client", *(f"% in the {percent} % interval" for percent in means)]
+    label = f"Share of test loads within the intervals, by client; {len(shown)} clients"
+    return {
+        "words": _say_coverage(means, covered),
+        "signs": list(zip(_SIGNS, means, strict=False)),
+        "chart": share_rows(
+            shown,
+            [int(percent) / 100 for percent in means],
+            label=f"{label}, the farthest off first.",
+        ),
+        "num_shown": len(shown),
+        "num_clients": len(covered),
+        "table": behind(table(head, rows, most=_MAX_ROWS)),
+    }
+
+
+def _rank_covered(clients: Sequence[Client], levels: Sequence[str]) -> dict[str, Shares]:
+    """The shares of those clients that have all of these intervals, the farthest off first."""
+    own = {c["id"]: {p: c["coverage"][p] for p in levels} for c in clients if c.get("coverage")}
+    known = {
+        client: shares
+        for client, shares in own.items()
+        if levels and all(share is not None for share in shares.values())
+    }
+    return dict(sorted(known.items(), key=lambda item: (-abs(_miss(item[1])), item[0])))
+
+
+def _miss(shares: Shares) -> float:
+    """How far the intervals of a client are off, at worst; below 0 if they are too narrow there."""
+    return max((share - int(percent) / 100 for percent, share in shares.items()), key=abs)
+
+
+def _coverage_row(client: str, shares: Shares) -> Row:
+    miss = _miss(shares)
+    kind = "bad" if miss < -_FAR else ""
+    marks = [
+        Mark(share, kind or "good", sign, f"{100 * share:.1f} %")
+        for share, sign in zip(shares.values(), _SIGNS, strict=False)
+    ]
+    return Row(client, marks, "too narrow" if kind else "wide" if miss > _FAR else "", kind)
+
+
+def _say_coverage(means: Shares, covered: Mapping[str, Shares]) -> str:
+    """The means, and who is off by more than five points."""
+    found = [f"the {level} % interval covers {100 * mean:.1f} %" for level, mean in means.items()]
+    points = f"by more than {100 * _FAR:.0f} points"
+    off = {
+        "too narrow": [client for client, own in covered.items() if _miss(own) < -_FAR],
+        "wider than needed": [client for client, own in covered.items() if _miss(own) > _FAR],
+    }
+    said = [f"They are {what} {points} for {_some(own)}." for what, own in off.items() if own]
+    average = f"On average {listed(found)} of the test loads, over all leads."
+    return " ".join([average, *(said or [f"No client is off {points}."])])
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of them, and how many more."""
+    num_more = len(names) - _MAX_NAMED
+    return listed([*names[:_MAX_NAMED], *([f"{num_more:,} more"] if num_more > 0 else [])])
+
+
+def draw_tuning(clients: Sequence[Client]) -> Section:
+    """How many clients kept the shared model, and how much the others kept of their own, by band of
+    leads.
+    """
+    kept = [client["personal"] for client in clients if client.get("personal")]
+    bands = [band for band in (kept[0] if kept else ()) if band != _REPEATED]
+    if not bands:
+        return None
+    head = ["leads", "shared model", "half way", "all its own", "error, shared", "error, kept"]
+    rows = [_tuning_row(band, [choices[band] for choices in kept]) for band in bands]
+    return {"table": table(head, rows), "num_clients": len(kept)}
+
+
+def _tuning_row(band: str, own: Sequence[Client]) -> list[str | Cell]:
+    shares = np.array([choice["share"] if choice["rounds"] else 0.0 for choice in own])
+    counts = [(shares == 0).sum(), ((shares > 0) & (shares < 1)).sum(), (shares >= 1).sum()]
+    errors = [
+        Cell(
+            ratio(mean_defined([choice[name] for choice in own])),
+            f"clients[*].personal.{band}.{name}",
+        )
+        for name in ("shared_error", "error")
+    ]
+    return [BANDS.get(band, band), *(f"{num:,}" for num in counts), *errors]
+
+
+def draw_repeated(clients: Sequence[Client]) -> Section:
+    """At which leads an earlier load is published in the model's place, and for whom."""
+    kept = {client["id"]: client["personal"] for client in clients if client.get("personal")}
+    told = {client: own[_REPEATED] for client, own in kept.items() if _REPEATED in own}
+    if not told:
+        return None
+    owners: dict[str, list[str]] = {}
+    for client, leads in told.items():
+        for lead in leads:
+            owners.setdefault(lead, []).append(client)
+    rows = [
+        (lead, f"{len(owners[lead]):,} of {len(told):,}", _some(owners[lead]))
+        for lead in sorted(owners, key=read_minutes)
+    ]
+    num_owners = len(set(chain.from_iterable(owners.values())))
+    return {"num": num_owners, "num_clients": len(told), "rows": rows}

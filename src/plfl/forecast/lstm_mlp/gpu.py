@@ -19,14 +19,57 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from plfl.forecast.layers import blocks
-from plfl.forecast.layers.blocks import (
-    COLUMNS_BY_COLUMNS,
-    ROWS_BY_COLUMNS,
-    ROWS_BY_ROWS,
-    load_vector,
-    store_vector,
-)
+ROWS_BY_COLUMNS = (((1,), (0,)), ((), ()))  # a @ b
+ROWS_BY_ROWS = (((1,), (1,)), ((), ()))  # a @ b.T
+COLUMNS_BY_COLUMNS = (((0,), (0,)), ((), ()))  # a.T @ b
+_EXACT = (None, "float32", "highest", "F32_F32_F32")
+_THREE_PARTS = "TF32_TF32_F32_X3"
+Precision = lax.Precision | lax.DotAlgorithmPreset
+
+
+def precision_in_force(is_interpreted: bool) -> Precision:
+    """Exact float32, or three TF32 products in place of one (about as exact), or one TF32 product.
+
+    `jax.default_matmul_precision` chooses: "highest" or nothing, "TF32_TF32_F32_X3", anything else.
+    The interpreter may run on a device without TF32 and stays exact.
+    """
+    config: Any = jax.config  # its settings are unknown to type checkers
+    chosen = config.jax_default_matmul_precision
+    if is_interpreted or chosen in _EXACT:
+        return lax.Precision.HIGHEST
+    return (
+        lax.DotAlgorithmPreset.TF32_TF32_F32_X3 if chosen == _THREE_PARTS else lax.Precision.DEFAULT
+    )
+
+
+def load(ref: Any, rows: jax.Array, columns: jax.Array, *at: Any, where: Any = True) -> jax.Array:
+    """ref[at][rows, columns], zero outside of the array."""
+    place, mask = _place(ref, rows, columns, at)
+    return triton.load(ref.at[place], mask=mask & where, other=0.0)
+
+
+def store(ref: Any, value: jax.Array, rows: jax.Array, columns: jax.Array, *at: Any) -> None:
+    """The inverse of `load`."""
+    place, mask = _place(ref, rows, columns, at)
+    triton.store(ref.at[place], value, mask=mask)
+
+
+def load_vector(ref: Any, places: jax.Array, *at: Any) -> jax.Array:
+    """ref[at][places], zero outside of the array."""
+    return triton.load(ref.at[*at, places], mask=places < ref.shape[-1], other=0.0)
+
+
+def store_vector(ref: Any, value: jax.Array, places: jax.Array, *at: Any) -> None:
+    """The inverse of `load_vector`."""
+    triton.store(ref.at[*at, places], value, mask=places < ref.shape[-1])
+
+
+def _place(
+    ref: Any, rows: jax.Array, columns: jax.Array, at: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], jax.Array]:
+    row, column = jnp.broadcast_arrays(rows[:, None], columns[None])
+    return (*at, row, column), (row < ref.shape[-2]) & (column < ref.shape[-1])
+
 
 _MAX_HIDDEN = 64
 _MAX_FEATURES = 32
@@ -163,7 +206,7 @@ def _call(
 ) -> Sequence[jax.Array]:
     """One program for each block of the batch, the last axis of the last argument."""
     hidden, batch = shapes[0][-2], arguments[-1].shape[-1]
-    block = partial(_Block, tuning.columns, blocks.precision_in_force(tuning.is_interpreted))
+    block = partial(_Block, tuning.columns, precision_in_force(tuning.is_interpreted))
     call = pl.pallas_call(
         partial(kernel, block),
         out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
@@ -182,7 +225,7 @@ class _Block:
     arrays in memory.
     """
 
-    def __init__(self, columns: int, precision: blocks.Precision, hidden: int) -> None:
+    def __init__(self, columns: int, precision: Precision, hidden: int) -> None:
         self.index = pl.program_id(0)
         self.units = jnp.arange(max(16, pl.next_power_of_2(hidden)))
         self.windows = self.index * columns + jnp.arange(columns)
@@ -206,11 +249,11 @@ class _Block:
             self.units if rows is None else rows,
             self.windows if columns is None else columns,
         )
-        return blocks.load(ref, rows, columns, *at, where=where)
+        return load(ref, rows, columns, *at, where=where)
 
     def store(self, ref: Any, value: jax.Array, *at: Any, columns: Any = None) -> None:
         """The inverse of `load`."""
-        blocks.store(ref, value, self.units, self.windows if columns is None else columns, *at)
+        store(ref, value, self.units, self.windows if columns is None else columns, *at)
 
 
 def _forward_kernel(
