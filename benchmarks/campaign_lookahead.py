@@ -56,7 +56,7 @@ from plfl.errors import BadInput
 from plfl.federate.engines import make_engine
 from plfl.federate.plan import complete, make_plan
 from plfl.forecast.calibrate import fit_all, read_targets
-from plfl.forecast.model_file import deploy, pack_model
+from plfl.forecast.model_file import make_client_model, pack_model
 from plfl.forecast.past_days import inputs as past_days
 from plfl.forecast.past_days.family import PastDays
 from plfl.forecast.question import forecast_client
@@ -629,7 +629,9 @@ def judged(task: Task, config: Config) -> dict[str, Any]:
     )
     for row, calibration in enumerate(fit_all(task, guesses)):
         found |= _windows(task, row, "validation", int(task.bounds[row][2]))
-        model = deploy(task, row, config, {"one": np.ones(1, np.float32)}, calibration, "run")
+        model = make_client_model(
+            task, row, config, {"one": np.ones(1, np.float32)}, calibration, "run"
+        )
         arrays, found[f"{row}/facts"] = pack_model(model)
         found |= {f"{row}/{name}": value for name, value in arrays.items()}
     return found

@@ -151,11 +151,10 @@ def test_what_is_not_measured_says_why_and_the_rest_goes_on(no_processes, tmp_pa
 
 def test_progress_ends_when_all_is_measured(no_processes, tmp_path):
     seen = []
-    run_bench(Options(clients=(12, 120), peers=("torch",)), tmp_path / "bench", seen.append)
-    assert [progress.num_done for progress in seen] == sorted(
-        progress.num_done for progress in seen
-    )
-    assert {progress.num_all for progress in seen} == {8}
+    options = Options(clients=(12, 120), peers=("torch",))
+    run_bench(options, tmp_path / "bench", lambda *where: seen.append(where))
+    assert [done for _, _, done, _ in seen] == sorted(done for _, _, done, _ in seen)
+    assert {total for *_, total in seen} == {8}
 
 
 def test_the_page_shows_every_system_and_needs_no_network(no_processes, tmp_path):

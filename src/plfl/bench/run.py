@@ -115,16 +115,8 @@ def days_for(num_clients: int) -> int:
     return max(_MIN_DAYS, min(YEAR, _MAX_CLIENT_DAYS // num_clients))
 
 
-class Progress(NamedTuple):
-    """Where a benchmark stands."""
-
-    at: str
-    figures: Sequence[str]
-    num_done: int
-    num_all: int
-
-
-Observer = Callable[[Progress], None]
+# Called with where a benchmark stands, in words, in figures and as so much of so much.
+Observer = Callable[[str, Sequence[str], int, int], None]
 
 # Where a checkout has what asks the other systems.
 ASKING = Path(__file__).parents[3] / "benchmarks" / "peers" / "asking.py"
@@ -220,8 +212,7 @@ class Bench:
         if self.peers is None:
             return {"reason": _NO_PEERS}
         try:
-            tell = partial(self._show, at)
-            return dict(self.peers.ask(name, peer, folder, cores, losses, tell))
+            return dict(self.peers.ask(name, peer, folder, cores, losses, partial(self._show, at)))
         except RunFailed as error:
             return {"reason": str(error)}
 
@@ -232,7 +223,7 @@ class Bench:
 
     def _show(self, at: str, *figures: str) -> None:
         num_all = len(self.points) * (len(self.systems) + 1)  # the limit counts as one
-        self.observer(Progress(at, figures, self.num_done, num_all))
+        self.observer(at, figures, self.num_done, num_all)
 
     def _done(self, where: str, one: dict[str, Any]) -> None:
         self.num_done += 1
@@ -241,7 +232,7 @@ class Bench:
 
 
 def run_bench(
-    options: Options, folder: Path, observer: Observer = lambda progress: None
+    options: Options, folder: Path, observer: Observer = lambda *where: None
 ) -> dict[str, Any]:
     """Measure, write result.json and report.html into a new folder, and return what was found:
     figures of the first federation by name, then all of them.

@@ -77,11 +77,8 @@ def bench(
     )
     folder = out or runfolder.unused_name("bench")
     with Bar("starting") as bar:
-        result = run_bench(
-            options, folder, observer=lambda p: bar.show(p.at, p.figures, p.num_done, p.num_all)
-        )
-    values = result | {"folder": str(folder)}
-    answer(values, lambda: print_bench(result, folder), is_json=is_json)
+        result = run_bench(options, folder, observer=bar.show)
+    answer(result | {"folder": str(folder)}, lambda: print_bench(result, folder), is_json=is_json)
 
 
 def print_bench(result: dict[str, Any], folder: Path) -> None:

@@ -87,7 +87,7 @@ class Record(NamedTuple):
     forecasts: np.ndarray  # (n, leads, quantiles)
 
 
-class History(NamedTuple):
+class MeterSeries(NamedTuple):
     """What a meter has shown, in its model's scale."""
 
     load: np.ndarray  # (time,) filled over short gaps, NaN where unknown
@@ -301,8 +301,7 @@ def _follow_factors(
         rows = np.flatnonzero(cut == at)
         used = np.unique(chosen[rows])
         found = _replay(calibration, residuals, used, int(at), day)
-        leads = np.arange(chosen.shape[1])[None]
-        factors[rows] = found[leads, np.searchsorted(used, chosen[rows])]
+        factors[rows] = found[np.arange(chosen.shape[1])[None], np.searchsorted(used, chosen[rows])]
     return factors
 
 
@@ -379,11 +378,12 @@ def _fit(task: Task, row: int, outputs: np.ndarray) -> Calibration:
 
 def find_all_followed(task: Task) -> list[np.ndarray]:
     """Of every client the origins, from its validation part on, whose forecasts are followed."""
-    found = []
-    for row in task.each_client():
-        begin, end = (int(bound) for bound in task.bounds[row][[1, 3]])
-        found.append(read_history(task, row).find_followed(begin, end, task.lookback))
-    return found
+    return [
+        read_history(task, row).find_followed(
+            int(task.bounds[row][1]), int(task.bounds[row][3]), task.lookback
+        )
+        for row in task.each_client()
+    ]
 
 
 def publish_all(
@@ -398,15 +398,14 @@ def publish_all(
     """
     found = []
     for row in task.each_client():
-        view = task.view
         history = read_history(task, row)
         origins = task.origins["test"][row]
         end = int(task.bounds[row][3])
         least = least_load(task.scalers[row], may_export=task.may_export(row))
         calibration = keep_up(
-            calibrations[row], view, history, followed[row], said[row], origins, end
+            calibrations[row], task.view, history, followed[row], said[row], origins, end
         )
-        published = apply(calibration, view, outputs[row], history.load[origins], least)
+        published = apply(calibration, task.view, outputs[row], history.load[origins], least)
         found.append(published.astype(np.float32))
     return found
 
@@ -414,7 +413,7 @@ def publish_all(
 def keep_up(
     calibration: Calibration,
     view: View,
-    history: History,
+    history: MeterSeries,
     followed: np.ndarray,
     said: np.ndarray,
     origins: np.ndarray,
@@ -426,8 +425,7 @@ def keep_up(
     if not len(followed):
         return calibration
     actual = history.targets(followed, view.leads, end)
-    loads = history.load[followed]
-    record = Record(history.first + followed, loads, actual, said[: len(followed)])
+    record = Record(history.first + followed, history.load[followed], actual, said[: len(followed)])
     levels = view.quantiles or (0.5,)
     return follow(calibration, record, history.first + origins, history.day, levels)
 
@@ -446,9 +444,9 @@ def least_load(scaler: Scaler, *, may_export: bool) -> float:
     return -np.inf if may_export else float(scaler.scale_load(np.zeros(1))[0])
 
 
-def read_history(task: Task, row: int) -> History:
+def read_history(task: Task, row: int) -> MeterSeries:
     """What one client's meter has shown."""
-    return History(
+    return MeterSeries(
         load=task.series[row][:, 0],
         was_read=np.isfinite(task.panel.load[row]),
         first=count_since_1970(task.panel.start, task.panel.seconds),

@@ -24,7 +24,7 @@ from plfl.forecast import families
 from plfl.forecast.calibrate import (
     FOLLOWED_DAYS,
     Calibration,
-    History,
+    MeterSeries,
     apply,
     count_since_1970,
     keep_up,
@@ -145,7 +145,7 @@ class _Now(NamedTuple):
     issued_at: np.datetime64
     origin: int  # the last reading, -1 if there is none
     lag: int  # intervals between the last reading's end and the issue
-    history: History  # up to the last reading
+    history: MeterSeries  # up to the last reading
     reason: str | None  # why the model cannot be asked
 
 
@@ -219,8 +219,7 @@ class ClientModel:
             said, trust = self._ask(now, known, ahead[is_model])
             is_finite = np.isfinite(said).all(axis=-1)
             quantiles[is_model] = np.where(is_finite[:, None], said, quantiles[is_model])
-            found = np.where(trust > 0, MODEL, LOST)
-            qualities[is_model] = np.where(is_finite, found, _BROKEN)
+            qualities[is_model] = np.where(is_finite, np.where(trust > 0, MODEL, LOST), _BROKEN)
         least = least_load(self.scaler, may_export=self.may_export)
         return Answer(
             meter=self.client,
@@ -264,7 +263,7 @@ class ClientModel:
         read = values[: origin + 1]
         filled = fill_short_gaps(read, self.max_gap)
         first = count_since_1970(begin, self.seconds)
-        history = History(self.scaler.scale_load(filled), np.isfinite(read), first, self.day)
+        history = MeterSeries(self.scaler.scale_load(filled), np.isfinite(read), first, self.day)
         lag = end - 1 - origin if len(known) else 0
         reason = self._find_fault(read, filled)
         return _Now(begin, begin + end * self.interval, origin, lag, history, reason)

@@ -37,7 +37,6 @@ class Family:
     make_view: Callable[[Panel, Config], View]
     make_model: Callable[[Config, "Task"], "Model"]  # the network; may load JAX
     head: tuple[str, ...]  # patterns of the params that stay at the client in PL-FL
-    fields: tuple[str, ...] = ()  # of a config, that only some families have
     can_be_stacked: bool = True  # whether a study may train many runs as one
     can_be_pooled: bool = True  # whether all clients' series can be laid end to end
     tree_leaves: tuple[int, ...] = (31,)  # of boosted trees, its rival, that are tried

@@ -1,6 +1,6 @@
 """Files of clients' models: one file forecasts one meter, and holds nothing of any other.
 
-A run, an adaptation or a federation's client leaves them in its folder `models` (`deploy_all`);
+A run, an adaptation or a federation's client leaves them in its folder `models` (`write_models`);
 `find_model` finds one there.
 """
 
@@ -96,7 +96,7 @@ def _with_tuples(value: Any) -> Any:
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
-def deploy(
+def make_client_model(
     task: Task,
     row: int,
     config: Config,
@@ -110,8 +110,11 @@ def deploy(
     begin, validation = task.bounds[row][:2]
     times = [(panel.start + at * panel.interval).astype("datetime64[s]") for at in task.bounds[row]]
     own = {name: np.array(array) for name, array in params.items()}
+    years = (int(str(panel.start)[:4]) - 1, int(str(times[2])[:4]) + _HOLIDAY_YEARS)
     country = _name_holidays(config.holidays, zone, panel.start)
-    years = (_year(panel.start) - 1, _year(times[2]) + _HOLIDAY_YEARS)
+    # their dates: a forecast need not load the rules of all countries
+    first, end = (np.datetime64(f"{year:04}-01-01", "D") for year in years)
+    days = np.arange(first, end)
     return ClientModel(
         client=panel.ids[row],
         version=f"{run}-{digest(own | calibration._asdict())[:12]}",
@@ -124,7 +127,7 @@ def deploy(
         seconds=panel.seconds,
         zone=zone,
         country=country,
-        holidays=_list_holidays(country, *years),
+        holidays=days[holiday_flags("UTC", days, country) > 0],
         holiday_years=years,
         covariate_names=panel.covariate_names,
         max_gap=count_intervals(config.max_gap, panel.interval, "max_gap"),
@@ -134,7 +137,7 @@ def deploy(
     )
 
 
-def deploy_all(
+def write_models(
     folder: Path,
     task: Task,
     config: Config,
@@ -147,7 +150,7 @@ def deploy_all(
 
     def save(row: int) -> None:
         own = {name: rows[row] for name, rows in params.items()}
-        model = deploy(task, row, config, own, calibrations[row], run)
+        model = make_client_model(task, row, config, own, calibrations[row], run)
         save_model(model, model_path(folder, model.client))
 
     with ThreadPoolExecutor(8) as pool:  # waiting for the disk, mostly
@@ -167,16 +170,6 @@ def _name_holidays(which: str, zone: str, time: np.datetime64) -> str:
     except BadInput:
         return NONE
     return country
-
-
-def _list_holidays(country: str, first: int, end: int) -> np.ndarray:
-    """The dates (days,) of some years: a forecast need not load the rules of all countries."""
-    days = np.arange(f"{first:04}-01-01", f"{end:04}-01-01", dtype="datetime64[D]")
-    return days[holiday_flags("UTC", days, country) > 0]
-
-
-def _year(time: np.datetime64) -> int:
-    return int(time.astype("datetime64[Y]").astype(int)) + 1970
 
 
 def find_model(place: Path, client: str | None = None) -> ClientModel:

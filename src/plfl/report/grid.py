@@ -7,7 +7,7 @@ the contenders are the best points themselves. In every fold of the time each is
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -233,7 +233,10 @@ class StoredStudy:
             for own in rows.values()
         ]
         contenders = self._levels(points) if self.has_levels else self._best(points)
-        focus = _focus(contenders)
+        by_point = {one.point: one for one in contenders}
+        best = [by_point[point] for point in _rank(list(by_point))]
+        # PL-FL where it is compared; else the one with the lowest validation MASE
+        focus = next((one for one in best if one.short == _LEVELS["mlp"][0]), [*best, None][0])
         chosen = [one.point for one in contenders if self.has_levels or one is focus]
         baselines = self._baselines(index, stored, points)
         return Source(index, label, stored, points, contenders, focus, chosen, baselines)
@@ -317,13 +320,6 @@ class StoredStudy:
 def _rank(points: Sequence[Point]) -> list[Point]:
     """Points from the lowest validation MASE on; those without one are left out."""
     return [points[k] for k in find_lowest([point.seeds("validation_mase") for point in points])]
-
-
-def _focus(contenders: Iterable[Contender]) -> Contender | None:
-    """PL-FL where it is compared; else the one with the lowest validation MASE."""
-    by_point = {one.point: one for one in contenders}
-    best = [by_point[point] for point in _rank(list(by_point))]
-    return next((one for one in best if one.short == _LEVELS["mlp"][0]), best[0] if best else None)
 
 
 def _difference(source: Source, rival: Contender) -> Difference:

@@ -165,11 +165,6 @@ def behind(content: Markup, summary: str = "Show as table", *, is_open: bool = F
     return render("behind.html", content=content, summary=summary, is_open=is_open)
 
 
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """The mean; None where one of them is undefined, or there are none."""
-    return None if None in values or not values else float(np.mean(np.array(values, float)))
-
-
 def mean_cell(
     values: Sequence[float | None],
     sources: Sequence[str],
@@ -178,5 +173,5 @@ def mean_cell(
     """The mean of stored values; a dash where one of them is undefined."""
     num_undefined = sum(value is None for value in values)
     note = f"undefined in {num_undefined} of {len(values)} runs" if num_undefined else ""
-    mean = mean_of(values)
+    mean = None if num_undefined or not values else float(np.mean(np.array(values, float)))
     return Cell(show(mean), " ".join(sources), note=note, value=mean)

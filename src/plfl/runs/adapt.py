@@ -11,12 +11,12 @@ and the same model trained on those days alone.
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -36,14 +36,14 @@ from plfl.federate.round import FederationState
 from plfl.forecast import families
 from plfl.forecast.calibrate import Calibration, fit_all, publish
 from plfl.forecast.metrics import mean_defined
-from plfl.forecast.model_file import deploy_all
+from plfl.forecast.model_file import write_models
 from plfl.forecast.models import Params, check_model, make_model
 from plfl.forecast.windows import Task, make_task, split_bounds
 from plfl.recipes import make_recipe
 from plfl.report.page import ADAPTATION, write_report
 from plfl.runs import folder as runfolder
 from plfl.runs.results import describe_personal, score_clients
-from plfl.runs.tuning import Choice, Tuner, fine_tune, train
+from plfl.runs.tuning import Choice, Tuner, fine_tune, run_rounds
 from plfl.storage import write_json, write_text
 
 CURVE_DAYS = (3, 7, 14, 28)  # days of history at which the curve is measured
@@ -67,15 +67,8 @@ _SETTABLE = (*TABLE_FIELDS, "tune_rounds", "tune_lr", "device", "cores")
 log = logging.getLogger("plfl")
 
 
-class Progress(NamedTuple):
-    """Where the work stands."""
-
-    at: str
-    done: int
-    total: int
-
-
-Observer = Callable[[Progress], None]
+# Called with where the work stands, in words, in figures and as so much of so much.
+Observer = Callable[[str, Sequence[str], int, int], None]
 
 
 @dataclass(frozen=True)
@@ -158,15 +151,16 @@ def adapt(
     task = make_whole_task(panel, config, loaded.findings)
     _check_fit(run, config, task)
     lengths = _curve_lengths(panel) if curve else []
-    adapter = _Adapter(run, config, devices, observer or (lambda progress: None))
-    with _held(place, config):
-        meters = adapter.adapt(task, place)
+    adapter = _Adapter(run, config, devices, observer or (lambda *where: None))
+    with runfolder.opened(place, is_new=True):
+        if place is not None:
+            write_text(place / "config.toml", config.to_toml())
         points = [adapter.measure(panel, days) for days in lengths]
         result = Adaptation(
             run=run.folder.resolve().name,
             rounds=run.rounds,
             interval_minutes=panel.minutes,
-            meters=meters,
+            meters=adapter.adapt(task, place),
             curve=[point for point in points if point] if curve else None,
             findings=[finding.to_dict() for finding in task.findings],
             seconds=time.perf_counter() - started,
@@ -183,18 +177,6 @@ def adapt(
 def make_whole_task(panel: Panel, config: Config, findings: Sequence[Finding]) -> Task:
     """All readings of the meters: 80 percent to tune, 20 to judge, none to test."""
     return make_task(panel, _admitting(config, split=_SPLIT), findings, has_test=False)
-
-
-@contextmanager
-def _held(place: Path | None, config: Config) -> Iterator[None]:
-    """A new folder with its config, which nobody else writes to meanwhile; nothing for None."""
-    if place is None:
-        yield
-        return
-    runfolder.create(place)
-    with runfolder.opened(place):
-        write_text(place / "config.toml", config.to_toml())
-        yield
 
 
 def _read_run(folder: Path) -> _Run:
@@ -289,7 +271,7 @@ def _check_fit(run: _Run, config: Config, task: Task) -> None:
 
 def _fits(run: _Run, config: Config, task: Task) -> bool:
     shapes = check_model(make_model(config, task), task)
-    return {name: value.shape for name, value in shapes.items()} == {
+    return {name: s.shape for name, s in shapes.items()} == {
         name: array.shape for name, array in run.params.items()
     }
 
@@ -317,11 +299,8 @@ def _admitting(config: Config, **changes: Any) -> Config:
     return config.model_copy(update={"batch": min(config.batch, _MIN_WINDOWS), **changes})
 
 
-class _Tuned(NamedTuple):
-    tuner: Tuner
-    state: FederationState
-    choices: list[dict[str, Choice]]
-    shared: dict[str, np.ndarray]  # (clients, ...) the shared params, a row for each
+# A run's second stage, its state and choices, and the shared params (clients, ...), a row for each.
+_Tuned = tuple[Tuner, FederationState, list[dict[str, Choice]], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -338,20 +317,19 @@ class _Adapter:
         if known := [client for client in task.panel.ids if client in self.run.clients]:
             some = ", ".join(known[:10])
             log.warning("%s took part in the run already; each has a model there", some)
-        tuned = self._tune(self.config, task, "adapting")
-        alone = tuned.tuner.alone
-        calibrations = fit_all(task, alone.predict(tuned.state, "validation"))
+        tuner, state, choices, _ = self._tune(self.config, task, "adapting")
+        calibrations = fit_all(task, tuner.alone.predict(state, "validation"))
         if place is not None:
-            deploy_all(place, task, self.config, alone.full_params(tuned.state), calibrations)
+            params = tuner.alone.full_params(state)
+            write_models(place, task, self.config, params, calibrations)
         found = [
-            self._describe(task, row, tuned.choices[row], calibrations[row])
+            self._describe(task, row, choices[row], calibrations[row])
             for row in range(task.panel.num_clients)
         ]
         for client, finding in task.refused.items():
             log.warning("meter %s is left out: %s", client, finding.reason)
-            was_client = client in self.run.clients
             note = f"left out: {finding.reason}"
-            found.append(Meter(client, None, 0, {}, [], was_client, note))
+            found.append(Meter(client, None, 0, {}, [], client in self.run.clients, note))
         return sorted(found, key=lambda meter: meter.id)
 
     def _describe(
@@ -380,9 +358,12 @@ class _Adapter:
         begun = engine.start_from(self.run.params)
         tuner = Tuner(engine, _CAUTION)
         total = config.tune_rounds
-        self.tell(Progress(at, 0, total))
-        state, choices = tuner.tune(begun, lambda done: self.tell(Progress(at, done, total)))
-        return _Tuned(tuner, state, choices, engine.full_params(begun))
+
+        def tell(done: int) -> None:
+            self.tell(at, [f"round {done}/{total}"], done, total)
+
+        tell(0)
+        return tuner, *tuner.tune(begun, tell), engine.full_params(begun)
 
     def measure(self, panel: Panel, days: int) -> dict[str, Any] | None:
         """How each method does on the last tenth of the record with so many days before it; None if
@@ -396,16 +377,16 @@ class _Adapter:
         except BadInput as error:
             log.warning("the curve has no point at %d days: %s", days, error)
             return None
-        tuned = self._tune(config, task, f"curve, {days} days")
-        shared = fine_tune(tuned.tuner.alone, dict[str, Any](tuned.shared), 0)
+        tuner, state, _, params = self._tune(config, task, f"curve, {days} days")
+        shared = fine_tune(tuner.alone, dict[str, Any](params), 0)
         total = config.tune_rounds
-        self.tell(Progress(f"curve, {days} days, local", total, total))
+        self.tell(f"curve, {days} days, local", [f"round {total}/{total}"], total, total)
         alone = {"personal": PERSONAL_ALIASES["all"], "fraction": 1.0}
         local = make_engine(make_plan(config.model_copy(update=alone), task), self.devices)
         methods = {
-            "adapted": _score(tuned.tuner.alone, tuned.state),
-            "shared": _score(tuned.tuner.alone, shared),
-            "local": _score(local, train(local)),
+            "adapted": _score(tuner.alone, state),
+            "shared": _score(tuner.alone, shared),
+            "local": _score(local, run_rounds(local)),
         }
         first = methods["adapted"]
         ones = {name: dict.fromkeys(first[name], 1.0) for name in ("mase", "mase_by_lead")}

@@ -28,7 +28,7 @@ from plfl.forecast.baselines import boosted, import_lightgbm, ridge
 from plfl.forecast.models import Model, Params, check_model, make_model
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task
-from plfl.runs.tuning import fine_tune, train
+from plfl.runs.tuning import fine_tune, run_rounds
 
 NAMES = ("ridge", "lightgbm", "central", *(level.name for level in LEVELS.values()), "fl_finetuned")
 _EVAL_WINDOWS = 256
@@ -213,7 +213,7 @@ class _Comparison:
                 return self._fine_tuned()
         is_alone = name == "local" and config.fraction == 1
         engine = self._alone if is_alone else self._engine(name)
-        return engine.predict(train(engine), self.part)
+        return engine.predict(run_rounds(engine), self.part)
 
     def _engine(self, name: str, **changes: float) -> Engine:
         patterns = personal_patterns(name, self.config)
@@ -236,7 +236,7 @@ class _Comparison:
     def _plain(self) -> tuple[list[np.ndarray], Params]:
         """Plain FL: its forecasts, and the params (clients, ...) that its clients end with."""
         engine = self._engine("fl")
-        state = train(engine)
+        state = run_rounds(engine)
         return engine.predict(state, self.part), engine.sent_params(state)
 
     @cached_property

@@ -65,8 +65,15 @@ def _is_unused(folder: Path) -> bool:
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock and write `log.txt` for as long as the run lasts."""
+def opened(folder: Path | None, *, is_new: bool = False) -> Iterator[None]:
+    """Hold the folder's lock and write `log.txt` for as long as the run lasts: the process that
+    writes does that, where there is a folder.
+    """
+    if folder is None or not processes.is_writer():
+        yield
+        return
+    if is_new:
+        create(folder)
     try:
         (folder / ".lock").touch()
         handler = _QuietFile(folder / "log.txt", encoding="utf-8", delay=True)

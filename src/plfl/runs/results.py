@@ -320,14 +320,14 @@ def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None
 
 
 def describe_personal(
-    choices: Mapping[str, Any], calibration: Calibration | None, seconds: int
+    choices: Mapping[str, Any] | None, calibration: Calibration | None, seconds: int
 ) -> dict[str, Any]:
     """What a client kept of its tuning, by band, and at which leads a repetition is published."""
     found: dict[str, Any] = {
         band: {
             name: value if np.isfinite(value) else None for name, value in choice._asdict().items()
         }
-        for band, choice in choices.items()
+        for band, choice in (choices or {}).items()
     }
     if calibration is not None:
         repeated = calibration.leads[calibration.trust == 0]

@@ -119,7 +119,7 @@ def run(
         if resume is not None and folder is not None:
             if not (folder / "config.toml").is_file():
                 raise BadInput(f"{folder} has no config.toml", "is it the folder of a run?")
-            stack.enter_context(_held(folder))
+            stack.enter_context(runfolder.opened(folder))
             config = _resumed_config(folder, config, given)
         config = complete(config or Config(**given))
         devices = prepare(config.device, config.cores, deterministic=config.deterministic)
@@ -129,10 +129,9 @@ def run(
         processes.check_same("data or settings", federation.stamp.run)
         begun = federation.begin(None if resume is None else folder, source)
         processes.check_same("checkpoints", f"round {len(begun[1])}")
-        if resume is None and folder is not None:
-            stack.enter_context(_held(folder, is_new=True))
-        files = RunFiles(folder)
-        return train_federation(federation, files, compared, observer, started, *begun)
+        if resume is None:
+            stack.enter_context(runfolder.opened(folder, is_new=True))
+        return train_federation(federation, RunFiles(folder), compared, observer, started, *begun)
 
 
 def train_federation(
@@ -173,18 +172,6 @@ def _load_task(config: Config, data: Any, scratch: Scratch, *, strict: bool) -> 
             finding.in_words, f"without ‹--strict› client {finding.client} would be left out"
         )
     return task
-
-
-@contextmanager
-def _held(folder: Path, *, is_new: bool = False) -> Iterator[None]:
-    """The folder of a run is held by the process that writes."""
-    if not processes.is_writer():
-        yield
-        return
-    if is_new:
-        runfolder.create(folder)
-    with runfolder.opened(folder):
-        yield
 
 
 @dataclass
@@ -330,10 +317,9 @@ def _announce(federation: Federation, num_done: int) -> None:
         log.warning(
             "nothing is shared, so there is no server: server = %s is ignored", plan.config.server
         )
-    num_clients = plan.task.panel.num_clients
     log.info(
         "%d clients, %d of %d parameters shared",
-        num_clients,
+        plan.task.panel.num_clients,
         plan.num_shared_params,
         plan.num_params,
     )

@@ -30,9 +30,18 @@ MARGIN = 0.005
 _MAX_WINDOWS = 400  # of the validation part that a client's choice looks at
 
 
-def train(engine: Engine) -> FederationState:
-    """The state after all rounds of a plan."""
-    return _run_rounds(engine, engine.init(), 1, engine.plan.config.rounds)
+def run_rounds(
+    engine: Engine,
+    state: FederationState | None = None,
+    first: int = 1,
+    num_rounds: int | None = None,
+) -> FederationState:
+    """The state after so many rounds; after all of a plan, from its beginning, if none is said."""
+    state = engine.init() if state is None else state
+    num_rounds = engine.plan.config.rounds if num_rounds is None else num_rounds
+    for at in range(first, first + num_rounds):
+        state = jax.block_until_ready(engine.run_round(state, at)[0].state)
+    return state
 
 
 def fine_tune(alone: Engine, begun: Params, num_rounds: int) -> FederationState:
@@ -41,15 +50,7 @@ def fine_tune(alone: Engine, begun: Params, num_rounds: int) -> FederationState:
 
     The plan of `alone` shares nothing. Batches are those of the rounds after its config's.
     """
-    return _run_rounds(alone, alone.start_with(begun), alone.plan.config.rounds + 1, num_rounds)
-
-
-def _run_rounds(
-    engine: Engine, state: FederationState, first: int, num_rounds: int
-) -> FederationState:
-    for at in range(first, first + num_rounds):
-        state = jax.block_until_ready(engine.run_round(state, at)[0].state)
-    return state
+    return run_rounds(alone, alone.start_with(begun), alone.plan.config.rounds + 1, num_rounds)
 
 
 class Choice(NamedTuple):

@@ -39,8 +39,7 @@ class RecentHours(View):
         """
         import jax.numpy as jnp  # here alone, so that checking data does not wait for JAX
 
-        inputs = self._gather(jnp, data, windows)
-        return inputs, jnp.asarray(data.series)[windows + self.horizon, 0]
+        return self._gather(jnp, data, windows), jnp.asarray(data.series)[windows + self.horizon, 0]
 
     def flatten(
         self, data: ClientData, origins: np.ndarray, *, has_days: bool = True
@@ -77,4 +76,4 @@ def make_model(config: Config, task: "Task") -> "Model":
     return lstm_mlp(task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp)
 
 
-FAMILY = Family("lstm_mlp", make_view, make_model, head=("mlp.*",), fields=("mlp",))
+FAMILY = Family("lstm_mlp", make_view, make_model, head=("mlp.*",))

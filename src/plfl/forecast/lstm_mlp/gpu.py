@@ -150,8 +150,7 @@ def lstm_backward(
     shares = _call(_weights_kernel, "lstm_backward", tuning, shapes, *arguments, inputs)
     d_ih, d_hh, d_bias = (share.sum(0).reshape(4 * hidden, *share.shape[3:]) for share in shares)
     (dz,) = _call(_gates_kernel, "lstm_backward_gates", tuning, [by_gate.shape], *arguments)
-    d_inputs = jnp.einsum("gd,tgb->tdb", weight_ih, dz.reshape(gates.shape))
-    return d_ih, d_hh, d_bias, d_inputs
+    return d_ih, d_hh, d_bias, jnp.einsum("gd,tgb->tdb", weight_ih, dz.reshape(gates.shape))
 
 
 def _saving(
@@ -161,7 +160,7 @@ def _saving(
     return states, [weight_ih, weight_hh, inputs, states, gates, cells]
 
 
-def _pull_back(tuning: Tuning, saved: list[Any], d_states: jax.Array) -> tuple[jax.Array, ...]:
+def _pull_back(tuning: Tuning, saved: Any, d_states: jax.Array) -> tuple[jax.Array, ...]:
     weight_ih, weight_hh, inputs, states, gates, cells = saved
     return lstm_backward(
         weight_ih, weight_hh, inputs, states, gates, cells, d_states, tuning=tuning
@@ -245,11 +244,8 @@ class _Block:
         self, ref: Any, *at: Any, rows: Any = None, columns: Any = None, where: Any = True
     ) -> jax.Array:
         """ref[at][rows, columns], zero outside of the array; by default its units and windows."""
-        rows, columns = (
-            self.units if rows is None else rows,
-            self.windows if columns is None else columns,
-        )
-        return load(ref, rows, columns, *at, where=where)
+        rows = self.units if rows is None else rows
+        return load(ref, rows, self.windows if columns is None else columns, *at, where=where)
 
     def store(self, ref: Any, value: jax.Array, *at: Any, columns: Any = None) -> None:
         """The inverse of `load`."""

@@ -39,8 +39,7 @@ def lstm_reference(
     """Hidden states (time, hidden, batch) for inputs (time, features, batch), step by step as in
     the paper.
     """
-    hidden = weight_hh.shape[1]
-    h = c = jnp.zeros((hidden, inputs.shape[2]), inputs.dtype)
+    h = c = jnp.zeros((weight_hh.shape[1], inputs.shape[2]), inputs.dtype)
     states = []
     for x in inputs:  # (features, batch)
         i, f, g, o = jnp.split(weight_ih @ x + weight_hh @ h + bias[:, None], 4)
@@ -84,11 +83,8 @@ def _gpu(weight_ih: jax.Array, name: str) -> Callable[..., Any] | None:
     """The Pallas kernel, if there is one for this size."""
     module = _find_kernels()
     num_gates, num_features = weight_ih.shape
-    return (
-        getattr(module, name)
-        if module and module.is_supported(num_gates // 4, num_features)
-        else None
-    )
+    is_there = module and module.is_supported(num_gates // 4, num_features)
+    return getattr(module, name) if is_there else None
 
 
 @cache

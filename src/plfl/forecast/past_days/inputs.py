@@ -91,13 +91,12 @@ def make_layout(
         return tuple(sorted(step for step in found if abs(step) <= longest))
 
     day = _DAY // seconds
-    path = steps(_PATH, lookback) or (1,)
     return Layout(
         seconds,
         lookback,
         steps(_AROUND_DAY, day),
         steps(_AROUND_WEEK, day),
-        path,
+        steps(_PATH, lookback) or (1,),
         num_days,
         num_covariates,
         tuple(ahead),
@@ -247,9 +246,8 @@ def _lags(
 
 def _calendar(xp: Any, series: Series, layout: Layout, targets: Any) -> Any:
     """The target's place in the day and in the week, and holidays then, a day and a week before."""
-    back = np.array([0, 1, 7]) * layout.day
     rows = series.calendar[
-        xp.clip(targets - back, 0, series.calendar.shape[0] - 1)
+        xp.clip(targets - (np.array([0, 1, 7]) * layout.day), 0, series.calendar.shape[0] - 1)
     ]  # (batch, 3, 3)
     time_of_day = rows[:, :1, 0]
     weekday = xp.round(rows[:, :1, 1] * 7)

@@ -114,8 +114,7 @@ def forecast_changes(
         hidden = _silu(xp, _dense(params, f"{band}.body.0", x))
         for k in range(1, NUM_LAYERS):
             hidden = hidden + _silu(xp, _dense(params, f"{band}.body.{k}", hidden))
-        out = _dense(params, f"{band}.head", hidden)
-        found.append(out + x @ params[f"{band}.skip.weight"].T)
+        found.append(_dense(params, f"{band}.head", hidden) + x @ params[f"{band}.skip.weight"].T)
     return xp.concatenate(found, axis=0)
 
 

@@ -6,7 +6,7 @@ are those of the client's own time zone (UTC where it has none).
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, product
@@ -79,16 +79,15 @@ class Forecasts:
             return np.where(known, found, 0).sum(axis=0) / known.sum(axis=0), len(errors)
 
 
-def read_forecasts(
-    path: Path,
-    zones: Mapping[str, str | None],
-    charted: Sequence[str],
-    interval: float,
-    leads: Sequence[float] = (),
+def read_clients(
+    path: Path, ranked: Sequence[dict[str, Any]], interval: float, leads: Sequence[float] = ()
 ) -> Forecasts:
-    """The errors by hour of every client in the file, those of repetitions by lead (minutes), and
-    the last week of the charted clients.
+    """What is shown of these clients' forecasts: of the worst the last week, of all the errors by
+    hour, and those of repetitions by lead.
     """
+    charted = [client["id"] for client in ranked if client["mae"] is not None]
+    charted = charted[:MAX_CHARTED_CLIENTS]
+    zones = {client["id"]: client.get("zone") for client in ranked}
     hours: dict[str, HourErrors] = {}
     weeks: dict[str, np.ndarray] = {}
     scores: list[list[float | None]] = []
@@ -189,15 +188,6 @@ def rank(clients: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda client: (client["mase"] is None, -(client["mase"] or 0)))
 
 
-def read_clients(
-    path: Path, ranked: Sequence[dict[str, Any]], interval: float, leads: Sequence[float] = ()
-) -> Forecasts:
-    """What is shown of these clients' forecasts: of the worst a week, of all the errors."""
-    charted = [client["id"] for client in ranked if client["mae"] is not None]
-    zones = {client["id"]: client.get("zone") for client in ranked}
-    return read_forecasts(path, zones, charted[:MAX_CHARTED_CLIENTS], interval, leads)
-
-
 def draw_hours(forecasts: Forecasts) -> Markup | None:
     """Relative errors by hour, mean over clients; None if there are none."""
     means, num_clients = forecasts.mean_by_hour()
@@ -243,9 +233,8 @@ def _draw_hours(means: np.ndarray, whose: str, unit: str) -> Markup:
         label += f"; the forecast errs most at {worst}:00, by {number(means[0, worst])} {unit}"
     curves = {"persistence": _points(hours, means[1]), "forecast": _points(hours, means[0])}
     rows = [[f"{hour:g}:00", *map(_finite, means[:, int(hour)])] for hour in hours]
-    head = ["local hour", f"forecast, {unit}", f"persistence, {unit}"]
     chart = line_chart(curves, _HOURS, label=f"{label}.", has_zero=True)
-    return chart + behind(table(head, rows))
+    return chart + behind(table(["local hour", f"forecast, {unit}", f"persistence, {unit}"], rows))
 
 
 def _stride(series: np.ndarray) -> int:

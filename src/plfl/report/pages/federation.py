@@ -53,13 +53,13 @@ def make_federation_page(found: Mapping[str, Any], under_way: str, traffic: str)
         ),
         history=history,
         rounds=history[: -_SHOWN_ROUNDS - 1 : -1],
-        clients=sorted(found["clients"], key=_is_well),
+        clients=sorted(found["clients"], key=lambda one: not _has_problem(one)),
         traffic=traffic,
     )
 
 
-def _is_well(client: Mapping[str, Any]) -> bool:
-    return not (client["refused"] or client["rest"] or client["problem"])
+def _has_problem(client: Mapping[str, Any]) -> bool:
+    return bool(client["refused"] or client["rest"] or client["problem"])
 
 
 def make_waiting_page(words: str) -> str:
@@ -73,8 +73,7 @@ def _say_state(clients: Sequence[Mapping[str, Any]], under_way: str, *, is_over:
         return f"{num:,} of {len(clients):,} clients have the last model."
     if under_way:
         num = sum(client["rest"] is not None for client in clients)
-        resting = f" {num:,} of {len(clients):,} clients rest." if num else ""
-        return sentence(under_way) + resting
+        return sentence(under_way) + (f" {num:,} of {len(clients):,} clients rest." if num else "")
     num = sum(client["is_ready"] for client in clients)
     return f"Waiting for clients: {num:,} of {len(clients):,} are ready."
 

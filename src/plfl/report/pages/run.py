@@ -78,7 +78,11 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         num_scored=len(scored),
         num_charted=MAX_CHARTED_CLIENTS,
         strip=_draw_strip(scored),
-        bars=_draw_bars(scored[:MAX_CHARTED_CLIENTS]),
+        bars=bar_chart(
+            [(client["id"], client["mase"]) for client in scored[:MAX_CHARTED_CLIENTS]],
+            label=f"Test MASE of {min(len(scored), MAX_CHARTED_CLIENTS)} clients, worst first; the "
+            "numbers are in the table of clients.",
+        ),
         leads=draw_leads(result, clients, forecasts.repeats),
         coverage=draw_coverage(result, clients),
         tuning=draw_tuning(clients),
@@ -159,17 +163,9 @@ def _draw_strip(scored: list[dict[str, Any]]) -> Markup | None:
     return stroke_chart([Row("", strokes)], label=label, height=_STRIP_HEIGHT)
 
 
-def _draw_bars(shown: list[dict[str, Any]]) -> Markup:
-    label = (
-        f"Test MASE of {len(shown)} clients, worst first; the numbers are in the table of clients."
-    )
-    return bar_chart([(client["id"], client["mase"]) for client in shown], label=label)
-
-
 def _clients_table(clients: list[dict[str, Any]], baselines: list[str]) -> Markup:
     names = [name.replace("_", " ") for name in baselines]
-    labels = [metric.label for metric in POINT_METRICS[1:]]
-    errors = [*labels, "load mean", "load sd", "windows"]
+    errors = [*[metric.label for metric in POINT_METRICS[1:]], "load mean", "load sd", "windows"]
     rows = [_client_cells(client, baselines) for client in clients]
     return behind(
         table(["client", "MASE", "", *names, *errors], rows),
@@ -183,8 +179,7 @@ def _client_cells(client: dict[str, Any], baselines: list[str]) -> list[str | Ce
 
     def cell(name: str, show: Any = number) -> Cell:
         value = client.get(name)
-        note = client["note"] if value is None else ""
-        return Cell(show(value), f"{path}.{name}", note=note)
+        return Cell(show(value), f"{path}.{name}", note=client["note"] if value is None else "")
 
     is_losing = is_lost(client["mase"])
     remark = client["note"] if client["mase"] is None else "▲ loses" if is_losing else ""

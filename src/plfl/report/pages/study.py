@@ -70,8 +70,8 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         kind="good" if outcomes == {"beats"} else "bad" if "loses to" in outcomes else "",
         verdict=say_verdict(study),
         say_difference=say_difference,
-        mean_of_folds=_mean_of_folds,
-        spread_of_folds=_spread_of_folds,
+        mean_over=mean_over,
+        spread=spread,
         count=count,
         duels=_draw_duels(study),
         drawn=next((duel.found.drawn for duel in study.duels if duel.found.interval), ""),
@@ -94,16 +94,6 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         findings=_findings_table(study.sources),
         counted=counted,
     )
-
-
-def _mean_of_folds(study: StoredStudy, source: Source) -> Cell:
-    """The mean over folds of the one whose victory is in question."""
-    return mean_over(study.focus_through_time(source)[1:])
-
-
-def _spread_of_folds(study: StoredStudy, source: Source) -> str:
-    sd = spread(study.focus_through_time(source)[1:])
-    return "" if sd is None else f" ± {sd:.3f}"
 
 
 def _draw_duels(study: StoredStudy) -> dict[str, Any] | None:
@@ -345,7 +335,7 @@ def draw_folds(study: StoredStudy, source: Source) -> dict[str, Any]:
         for who, track in tracks.items()
     }
     names = ["single split", *(f"{part.stored['test'][0][:10]} on" for part in parts[1:])]
-    styles = {who: _style_of(track) for who, track in tracks.items()}
+    styles = {who: next((one.style for one in own if one), 0) for who, own in tracks.items()}
     rows = [
         _fold_row(name, {who: own[k].value for who, own in cells.items()}, styles)
         for k, name in enumerate([*names, "mean of folds"])
@@ -358,10 +348,6 @@ def draw_folds(study: StoredStudy, source: Source) -> dict[str, Any]:
         "chart": ratio_rows(rows, label=label),
         "table": behind(_folds_table(source.label, parts, tracks, cells)),
     }
-
-
-def _style_of(track: Sequence[Part]) -> int:
-    return next((one.style for one in track if one), 0)
 
 
 def _fold_row(name: str, values: dict[str, float | None], styles: Mapping[str, int]) -> Row:

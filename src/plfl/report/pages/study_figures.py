@@ -58,7 +58,17 @@ def draw_loads(source: Source, num_sources: int) -> Figure:
         ]
         for k, client in stored
     ]
-    rows = thin([_load_row(client) for _, client in stored], _MAX_LOAD_ROWS)
+    rows = [
+        Row(
+            client["id"],
+            [
+                Mark(client[field], kind, sign, f"{client['id']}: {words} {number(client[field])}")
+                for field, kind, sign, words in _LOADS
+                if client[field] is not None
+            ],
+        )
+        for _, client in thin(stored, _MAX_LOAD_ROWS)
+    ]
     head = ["client", "time zone", "mean", "standard deviation"]
     most = MAX_ROWS // num_sources
     return {
@@ -69,15 +79,6 @@ def draw_loads(source: Source, num_sources: int) -> Figure:
         "chart": log_rows(rows, label=f"{label}."),
         "table": behind(table(head, cells, label=f"of the loads of {source.label}", most=most)),
     }
-
-
-def _load_row(client: dict[str, Any]) -> Row:
-    marks = [
-        Mark(client[field], kind, sign, f"{client['id']}: {words} {number(client[field])}")
-        for field, kind, sign, words in _LOADS
-        if client[field] is not None
-    ]
-    return Row(client["id"], marks)
 
 
 def draw_traffic(study: StoredStudy) -> Figure:
@@ -131,10 +132,9 @@ def draw_maps(study: StoredStudy, source: Source) -> dict[str, Any]:
     the others.
     """
     shades = Shades.over([point.cell("mase_mean").value for point in source.points])
-    columns = _values_on(study, 1, source.points)
     return {
         "label": source.label,
-        "num_lines": max(len(split_name(name)) for name in columns),
+        "num_lines": max(len(split_name(name)) for name in _values_on(study, 1, source.points)),
         "maps": [
             _draw_map(study, source, fixed, points, shades)
             for fixed, points in study.panels(source)
@@ -295,7 +295,9 @@ def _method_row(name: str, scores: Sequence[float | None]) -> Row:
 
 
 def _clients_table(source: Source, ids: Sequence[str], scores: _Scores, most: int) -> Markup:
-    notes = _notes(source)
+    # why a MASE is undefined, in the words of the first run that has any
+    runs = [run for one in source.contenders for run in one.point.stored]
+    notes = {c["id"]: c["note"] for run in reversed(runs) for c in run["clients"] if c["note"]}
     rows: list[Line] = [
         [
             client,
@@ -308,12 +310,6 @@ def _clients_table(source: Source, ids: Sequence[str], scores: _Scores, most: in
     names = [one.name for one in source.contenders] + [one.words for one in source.baselines]
     label = f"of the clients of {source.label}"
     return table(["client", *names, "note"], rows, label=label, most=most)
-
-
-def _notes(source: Source) -> dict[str, str]:
-    """Why a client's MASE is undefined, in the words of the first run that has any."""
-    runs = [run for one in source.contenders for run in one.point.stored]
-    return {c["id"]: c["note"] for run in reversed(runs) for c in run["clients"] if c["note"]}
 
 
 def results_table(study: StoredStudy) -> Markup:

@@ -60,8 +60,7 @@ class Run:
     @property
     def is_alone(self) -> bool:
         """Whether it runs by itself: a stack knows rounds only, and one view of the data."""
-        can_be_stacked = families.find(self.config.model).can_be_stacked
-        return not can_be_stacked or self.config.tune_rounds > 0
+        return not families.find(self.config.model).can_be_stacked or self.config.tune_rounds > 0
 
     def stack_key(self) -> str:
         """Equal for runs whose settings allow one stack."""
@@ -133,10 +132,9 @@ class Study:
 
 def find_studies() -> dict[str, str]:
     """The studies that come with plfl: the TOML of each by its name."""
-    folder = files("plfl.runs.study").joinpath("bundled")
     return {
         path.name.removesuffix(".toml"): path.read_text(encoding="utf-8")
-        for path in folder.iterdir()
+        for path in files("plfl.runs.study").joinpath("bundled").iterdir()
     }
 
 

@@ -16,11 +16,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -53,7 +52,7 @@ from plfl.runs.results import (
 )
 from plfl.runs.study.definition import Run, Study, Where, load_fold, make_folds, read_stored
 from plfl.runs.train import stop_signals, train_federation
-from plfl.runs.tuning import train
+from plfl.runs.tuning import run_rounds
 from plfl.storage import write_json, write_text
 
 _MAX_ROWS = 12_000  # clients of a stack on a GPU
@@ -77,12 +76,8 @@ class StudyProgress:
 Observer = Callable[[StudyProgress], None]
 
 
-class _Prepared(NamedTuple):
-    """A stack of runs, ready to train."""
-
-    runs: list[Run]
-    stack: Stack
-    state: StackState
+# A stack of runs, ready to train.
+_Prepared = tuple[list[Run], Stack, StackState]
 
 
 class Jobs:
@@ -114,7 +109,8 @@ class Jobs:
         found: dict[str, dict[str, Any]] = {}
         for path in sorted((self.folder / "stacks").glob("stack-*.json")):
             found |= json.loads(path.read_text(encoding="utf-8"))
-        waiting = [run for run in self.runs if self._key(run) not in found]
+        names = [self.name_of(run.config, run.place) for run in self.runs]
+        waiting = [run for run, name in zip(self.runs, names, strict=True) if name not in found]
         self.num_done = len(self.runs) - len(waiting)
         self.steps_done = self.num_steps - sum(map(self._steps, waiting))
         if self.num_done:
@@ -122,16 +118,16 @@ class Jobs:
         self._observe()
         with stop_signals() as stop:
             for chunk, rows in self._trained(waiting, stop.is_set):
-                keys = [self._key(run) for run in chunk]
-                fresh = dict(zip(keys, rows, strict=True))
+                own = [self.name_of(run.config, run.place) for run in chunk]
+                fresh = dict(zip(own, rows, strict=True))
                 (self.folder / "stacks").mkdir(exist_ok=True)
-                write_json(self.folder / "stacks" / f"stack-{keys[0]}.json", fresh)
+                write_json(self.folder / "stacks" / f"stack-{own[0]}.json", fresh)
                 found |= fresh
                 self.num_done += len(chunk)
                 self._observe()
                 if stop.is_set() and self.num_done < len(self.runs):
                     self._leave()
-        return [found[self._key(run)] for run in self.runs]
+        return [found[name] for name in names]
 
     def _leave(self) -> None:
         raise Interrupted("stopped", f"go on with plfl study --resume {self.folder}")
@@ -144,8 +140,8 @@ class Jobs:
             if run.is_alone:
                 yield [run], [self._run_alone(run)]
         chunks = list(self._chunks([run for run in waiting if not run.is_alone]))
-        for prepared in self._prepared(chunks):
-            yield prepared.runs, self._train(prepared, is_stopped)
+        for chunk, stack, state in self._prepared(chunks):
+            yield chunk, self._train(chunk, stack, state, is_stopped)
 
     def _run_alone(self, run: Run) -> dict[str, Any]:
         """One run from its task to what its clients would publish."""
@@ -153,9 +149,8 @@ class Jobs:
         federation = Federation(run.config, self.tasks[run.place], None, self.devices)
         result = train_federation(federation, RunFiles(None))
         self._count(self._steps(run), time.perf_counter() - begun)
-        names = ("round", "loss", "validation_mase")
         curve = [
-            {name: row[name] for name in names}
+            {name: row[name] for name in ("round", "loss", "validation_mase")}
             for row in result.history
             if row["validation_mase"] is not None
         ]
@@ -166,9 +161,6 @@ class Jobs:
         task = self.tasks[run.place]
         steps = count_steps(run.config, task.num_windows)
         return run.config.rounds * steps * task.panel.num_clients
-
-    def _key(self, run: Run) -> str:
-        return self.name_of(run.config, run.place)
 
     def name_of(self, config: Config, place: Where) -> str:
         """A name for what is computed."""
@@ -218,14 +210,14 @@ class Jobs:
         with self.lock:  # all stacks begin with the same small programs: one compiles them for all
             state = stack.init()
         stack.compile(state)
-        return _Prepared(chunk, stack, state)
+        return chunk, stack, state
 
-    def _train(self, prepared: _Prepared, is_stopped: Callable[[], bool]) -> list[dict[str, Any]]:
-        chunk, stack, state = prepared
-        config = chunk[0].config
+    def _train(
+        self, chunk: list[Run], stack: Stack, state: StackState, is_stopped: Callable[[], bool]
+    ) -> list[dict[str, Any]]:
         tasks = [self.tasks[run.place] for run in chunk]
         curves: list[Curve] = [[] for _ in chunk]
-        for at in range(1, config.rounds + 1):
+        for at in range(1, chunk[0].config.rounds + 1):
             begun = time.perf_counter()
             state, _, losses = stack.run_round(state, at)
             jax.block_until_ready(losses)
@@ -299,16 +291,12 @@ def run_study(
     """
     started = time.perf_counter()
     runs = study.runs()
-    with ExitStack() as stack:
-        if not is_resumed:
-            runfolder.create(folder)
-        stack.enter_context(runfolder.opened(folder))
+    with runfolder.opened(folder, is_new=not is_resumed):
         first = runs[0].config
         devices = prepare(first.device, first.cores, deterministic=first.deterministic)
         write_json(folder / "study.json", asdict(study))
-        tasks: dict[Where, Task] = {}
-        for source in study.data:
-            tasks |= load_tasks(source, runs)
+        sources = [load_tasks(source, runs) for source in study.data]
+        tasks = {where: task for tasks in sources for where, task in tasks.items()}
         jobs = Jobs(folder, runs, tasks, devices, observer or (lambda progress: None))
         finished = jobs.go()
         baselines = {source: _compare(jobs, study, source) for source in study.data}
@@ -405,7 +393,7 @@ def _store_forecasts(folder: Path, jobs: Jobs, result: dict[str, Any]) -> None:
             run = jobs.runs[number]
             task = jobs.tasks[run.place]
             engine = make_engine(make_plan(run.config, task), jobs.devices)
-            write_forecasts(path, task, engine.predict(train(engine), "test"))
+            write_forecasts(path, task, engine.predict(run_rounds(engine), "test"))
 
 
 def _describe_source(place: Where, jobs: Jobs) -> dict[str, Any]:
