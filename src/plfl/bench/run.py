@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from plfl._version import __version__
-from plfl.errors import BadInput, RunFailed
+from plfl.errors import BadInput, RunFailed, require
 from plfl.federate.processes.devices import core_numbers, usable_cores
 from plfl.report.page import write_report
 from plfl.report.pages.bench import say_rate
@@ -84,10 +84,12 @@ class Options:
         chosen = [("peer", name, PEERS) for name in self.peers]
         chosen += [("sweep", self.sweep or "clients", sweeps), ("device", self.device, devices)]
         for what, name, known in chosen:
-            if name not in known:
-                raise BadInput(f"unknown {what} {name!r}", f"known {what}s: {', '.join(known)}")
-        if any(num < 1 for num in self.clients):
-            raise BadInput("the numbers of clients count from 1", "write ‹--clients 12,120›")
+            require(name in known, f"unknown {what} {name!r}", f"known {what}s: {', '.join(known)}")
+        require(
+            all(num >= 1 for num in self.clients),
+            "the numbers of clients count from 1",
+            "write ‹--clients 12,120›",
+        )
 
     @property
     def points(self) -> tuple[int, ...]:
@@ -141,11 +143,11 @@ class Bench:
         self.options = options
         self.observer = observer
         self.cores = options.cores or usable_cores()
-        if self.cores > len(core_numbers()):
-            raise BadInput(
-                f"{self.cores} cores are asked for, and this process may use {usable_cores()}",
-                "give a smaller ‹--cores N›",
-            )
+        require(
+            self.cores <= len(core_numbers()),
+            f"{self.cores} cores are asked for, and this process may use {usable_cores()}",
+            "give a smaller ‹--cores N›",
+        )
         self.systems = [
             name
             for name, system in SYSTEMS.items()

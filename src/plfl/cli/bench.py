@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plfl.cli.console import Bar, answer, make_table, right, say
-from plfl.errors import BadInput
+from plfl.errors import require
 from plfl.report.words import DASH
 
 _UNIT = ", in client-steps/s after warm-up"
@@ -64,8 +64,11 @@ def bench(
     from plfl.bench.run import make_options, run_bench
     from plfl.runs import folder as runfolder
 
-    if has_no_peers and peers:
-        raise BadInput("--peers and --no-peers contradict each other", "leave one out")
+    require(
+        not (has_no_peers and peers),
+        "--peers and --no-peers contradict each other",
+        "leave one out",
+    )
     options = make_options(
         clients=clients,
         peers="" if has_no_peers else peers,

@@ -160,10 +160,7 @@ def boosted(
     """
     lightgbm = import_lightgbm()
     tried = [SETTINGS | {"seed": seed % 2**31, "num_leaves": num} for num in leaves]
-
-    def boost(row: int) -> np.ndarray:
-        return _boost(lightgbm, task, row, part, tried)
-
+    boost = partial(_boost, lightgbm, task, part, tried)
     # many fits of one thread: threads of one fit would wait for each other
     with ThreadPoolExecutor(cores) as pool:
         return list(pool.map(boost, range(len(task.scalers))))
@@ -183,7 +180,7 @@ def import_lightgbm() -> ModuleType:
 
 
 def _boost(
-    lightgbm: ModuleType, task: Task, row: int, part: str, tried: Sequence[dict[str, Any]]
+    lightgbm: ModuleType, task: Task, part: str, tried: Sequence[dict[str, Any]], row: int
 ) -> np.ndarray:
     """One client's forecasts, by the settings and inputs that do best on its validation part."""
     fit = partial(_fit, lightgbm, task, row)

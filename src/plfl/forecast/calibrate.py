@@ -178,9 +178,8 @@ def _fit_lead(
     offsets = np.quantile(residuals[np.isfinite(residuals)], quantiles)
     offsets = np.where(side * offsets > 0, offsets, 0.0)  # the repetition itself is the median
     medians = _blend(repeats["persistence"], forecasts[:, middle])
-    chosen = len(TRUSTS) - 1
-    if days >= LEAST_DAYS:
-        chosen = int(_choose(np.abs(actual[:, None] - medians).sum(axis=0)))
+    errors = np.abs(actual[:, None] - medians).sum(axis=0)
+    chosen = int(_choose(errors)) if days >= LEAST_DAYS else len(TRUSTS) - 1
     ratios = side * (actual - medians[:, chosen])[:, None] / _reach(forecasts, middle)
     wanted = 1 - _outside(quantiles) * days / (days + _DOUBT)
     factors = [

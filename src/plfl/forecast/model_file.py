@@ -18,7 +18,7 @@ import numpy as np
 from plfl._version import __version__
 from plfl.config import Config, count_intervals, read_config
 from plfl.data.holidays import AUTO, NONE, find_country, holiday_flags
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 from plfl.forecast import families
 from plfl.forecast.calibrate import Calibration
 from plfl.forecast.client_model import ClientModel
@@ -59,16 +59,19 @@ def pack_model(model: ClientModel) -> tuple[dict[str, np.ndarray], dict[str, str
 def load_model(path: Path) -> ClientModel:
     """Read a file that `save_model` wrote, after checking that it is whole."""
     arrays, said = read_arrays(path)
-    if _FACTS not in said:
-        raise BadInput(
-            f"{path} is not a client's model", f"those are in the folder {FOLDER} of a finished run"
-        )
-    if said["format"] != str(FORMAT):
-        raise BadInput(
+    require(
+        _FACTS in said,
+        f"{path} is not a client's model",
+        f"those are in the folder {FOLDER} of a finished run",
+    )
+    require(
+        said["format"] == str(FORMAT),
+        (
             f"{path} was written by plfl {said['plfl']} in format {said['format']}, this is "
-            f"format {FORMAT}",
-            f"forecast with plfl {said['plfl']}, or train anew",
-        )
+            f"format {FORMAT}"
+        ),
+        f"forecast with plfl {said['plfl']}, or train anew",
+    )
     facts = _with_tuples(json.loads(said[_FACTS]))
     read_view = families.find(facts["family"]).read_view
     assert read_view is not None, "only families that publish leave models"
@@ -176,11 +179,11 @@ def find_model(place: Path, client: str | None = None) -> ClientModel:
     """The model of a client in a run's folder, in a folder of its own, or in a file."""
     if place.is_file():
         model = load_model(place)
-        if client not in (None, model.client):
-            raise BadInput(
-                f"{place} is the model of client {model.client!r}, not of {client!r}",
-                "leave out ‹--client›",
-            )
+        require(
+            client in (None, model.client),
+            f"{place} is the model of client {model.client!r}, not of {client!r}",
+            "leave out ‹--client›",
+        )
         return model
     folder = place / FOLDER if (place / FOLDER).is_dir() else place
     found = {_client_of(path): path for path in sorted(folder.glob("*.safetensors"))}

@@ -18,7 +18,7 @@ from plfl.config import GIVEN, TABLE_FIELDS, Config, read_config
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding
 from plfl.data.zones import load_zone
-from plfl.errors import BadInput, in_shell
+from plfl.errors import BadInput, in_shell, require
 from plfl.forecast.client_model import Answer, ClientModel
 from plfl.forecast.model_file import find_model
 
@@ -84,12 +84,14 @@ def _parse_time(text: str, zone: str) -> np.datetime64:
     if time.tzinfo is None:
         local = time.replace(tzinfo=load_zone(zone))
         back = local.astimezone(UTC).astimezone(local.tzinfo)
-        if back.replace(tzinfo=None) != time:
-            raise BadInput(
-                f"‹--at {text!r}› is no time in {zone}, whose clocks skip that hour",
+        require(
+            back.replace(tzinfo=None) == time,
+            f"‹--at {text!r}› is no time in {zone}, whose clocks skip that hour",
+            (
                 f"write {back:%Y-%m-%dT%H:%M}, or a time with its offset, such as "
-                f"{back.isoformat(timespec='minutes')}",
-            )
+                f"{back.isoformat(timespec='minutes')}"
+            ),
+        )
         time = local
     return np.datetime64(time.astimezone(UTC).replace(tzinfo=None), "s")
 

@@ -203,8 +203,8 @@ def bar_chart(rows: Sequence[tuple[str, float]], *, label: str) -> Markup:
     drawn = []
     for name, value in rows:
         kind, sign, word = ("bad", "▲", " loses") if value > 1 else ("good", "●", "")
-        remark = f"{ratio(value)}{word}"
         marks = [Mark(value, kind, sign)]
+        remark = f"{ratio(value)}{word}"
         drawn.append(Row(name, marks, remark, bar=(1, value), bar_kind=f"bar {kind}"))
     return ratio_rows(drawn, label=label, has_zone=False)
 

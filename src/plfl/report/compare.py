@@ -157,8 +157,10 @@ def say_rivals(rivals: Sequence[Rival]) -> str:
         if rival.num_both:
             words = f"{name_rival(rival.name)} ({rival.num_better} of {rival.num_both} clients)"
             said[rival.difference.outcome].append(words)
-    sentences = [f"{_WORDS[outcome]} {listed(names)}." for outcome, names in said.items() if names]
-    if not {rival.name for rival in rivals} & set(_TRAINED):
-        missing = listed([_NAMES[name] for name in _TRAINED])
-        sentences.append(f"It was not compared with {missing}; --baselines all does that.")
-    return " ".join(sentences)
+    return " ".join(f"{_WORDS[how]} {listed(names)}." for how, names in said.items() if names)
+
+
+def say_missing(rivals: Sequence[Rival]) -> str:
+    """What `--baselines all` would compare a run with, if it was compared with none of these."""
+    is_there = {rival.name for rival in rivals} & set(_TRAINED)
+    return "" if is_there else listed([_NAMES[name] for name in _TRAINED])

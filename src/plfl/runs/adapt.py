@@ -26,7 +26,7 @@ from plfl.config import GIVEN, PERSONAL_ALIASES, TABLE_FIELDS, Config, read_conf
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding
 from plfl.data.sources import load_frame, load_sources
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 from plfl.federate import checkpoint
 from plfl.federate.engines import make_engine
 from plfl.federate.engines.engine import Engine
@@ -139,8 +139,11 @@ def adapt(
     """
     started = time.perf_counter()
     place = None if out is None else Path(out)
-    if place is not None and place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise BadInput(f"{place} exists and is not empty", "choose another ‹--out›")
+    require(
+        place is None or not place.exists() or (place.is_dir() and not any(place.iterdir())),
+        f"{place} exists and is not empty",
+        "choose another ‹--out›",
+    )
     run = _read_run(Path(folder))
     config = _configure(run, data, settings or {})
     devices = prepare(config.device, config.cores, deterministic=config.deterministic)
@@ -181,10 +184,12 @@ def make_whole_task(panel: Panel, config: Config, findings: Sequence[Finding]) -
 
 def _read_run(folder: Path) -> _Run:
     """A run's config and shared params, and the ids of its clients where they are on record."""
-    if not folder.is_dir():
-        raise BadInput(f"{folder} does not exist", "give the folder of a run")
-    if not (folder / "config.toml").is_file():
-        raise BadInput(f"{folder} has no config.toml", "is it the folder of a run?")
+    require(folder.is_dir(), f"{folder} does not exist", "give the folder of a run")
+    require(
+        (folder / "config.toml").is_file(),
+        f"{folder} has no config.toml",
+        "is it the folder of a run?",
+    )
     config = read_config(folder / "config.toml")
     if not families.find(config.model).publishes(config):
         raise BadInput(
@@ -193,12 +198,14 @@ def _read_run(folder: Path) -> _Run:
             f"only a model {families.name_publishing()} with loss quantile can be adapted: train "
             "one with plfl run forecast",
         )
-    if config.personal:
-        raise BadInput(
+    require(
+        not config.personal,
+        (
             f"{folder} keeps {', '.join(config.personal)} at its clients, so its shared part is "
-            "not a whole model",
-            "adapt a run with ‹personal=none›, as recipe forecast has it",
-        )
+            "not a whole model"
+        ),
+        "adapt a run with ‹personal=none›, as recipe forecast has it",
+    )
     params, rounds = checkpoint.load_shared(folder)
     if rounds < config.rounds:
         left = f"{rounds} of {config.rounds} rounds; plfl run --resume {folder} finishes it"
@@ -256,12 +263,14 @@ def _check_fit(run: _Run, config: Config, task: Task) -> None:
         return
     names = _listed(task.panel.covariate_names)
     wanted = _count_covariates(run, config, task)
-    if wanted is None:
-        raise BadInput(
+    require(
+        wanted is not None,
+        (
             f"the shared model of {run.folder} does not fit meters with an interval of "
-            f"{task.panel.minutes:g} minutes and the covariates {names}",
-            "give readings as the run had them",
-        )
+            f"{task.panel.minutes:g} minutes and the covariates {names}"
+        ),
+        "give readings as the run had them",
+    )
     raise BadInput(
         f"the meters have {len(task.panel.covariate_names)} covariates ({names}), the shared "
         f"model of {run.folder} has {wanted}",
@@ -405,12 +414,14 @@ def _curve_lengths(panel: Panel) -> list[int]:
     """Days of history that some meter has."""
     longest = float(_days_before_test(panel).max())
     lengths = [days for days in CURVE_DAYS if days <= longest]
-    if not lengths:
-        raise BadInput(
+    require(
+        lengths,
+        (
             f"the longest record has {longest:.1f} days before its last tenth, and the curve "
-            f"begins at {CURVE_DAYS[0]}",
-            "give longer records, or leave ‹--curve› out",
-        )
+            f"begins at {CURVE_DAYS[0]}"
+        ),
+        "give longer records, or leave ‹--curve› out",
+    )
     return lengths
 
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from plfl.config import LEVELS, Config
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 from plfl.federate.client import ClientState, LocalTraining, client_update
 from plfl.federate.engines import make_engine
 from plfl.federate.engines.engine import Engine
@@ -143,11 +143,11 @@ def pool(task: Task) -> ClientData:
 def pool_origins(task: Task, part: str) -> np.ndarray:
     """The origins of a part in the pooled series, client after client: (windows,) int32."""
     num_clients, num_times, _ = task.series.shape
-    if num_clients * num_times > _MAX_POOLED:
-        raise BadInput(
-            f"the data of {num_clients:,} clients is too long to be pooled",
-            "leave out the baseline central",
-        )
+    require(
+        num_clients * num_times <= _MAX_POOLED,
+        f"the data of {num_clients:,} clients is too long to be pooled",
+        "leave out the baseline central",
+    )
     moved = [row * num_times + origins for row, origins in enumerate(task.origins[part])]
     return np.concatenate(moved).astype(np.int32)
 
@@ -174,10 +174,7 @@ def _predict_alone(
 
     @jax.jit
     def predict(params: Params, data: ClientData, batches: jax.Array) -> jax.Array:
-        def predict_batch(batch: jax.Array) -> jax.Array:
-            return training.forecast(params, data, batch)
-
-        return jax.lax.map(predict_batch, batches)
+        return jax.lax.map(lambda batch: training.forecast(params, data, batch), batches)
 
     batches = np.pad(origins, (0, -len(origins) % _EVAL_WINDOWS), mode="edge").reshape(
         -1, _EVAL_WINDOWS

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from plfl._version import __version__
-from plfl.errors import BadInput
+from plfl.errors import require
 from plfl.federate.federation import Federation
 from plfl.federate.plan import Plan
 from plfl.federate.processes import group as processes
@@ -44,8 +44,7 @@ History = list[dict[str, Any]]
 def baseline_names(asked: str) -> tuple[str, ...]:
     """Which comparisons `none`, `simple` and `all` stand for."""
     names: dict[str, tuple[str, ...]] = {"none": (), "simple": ("ridge",), "all": NAMES}
-    if asked not in names:
-        raise BadInput(f"baselines is {asked!r}", "choose none, simple or all")
+    require(asked in names, f"baselines is {asked!r}", "choose none, simple or all")
     if asked == "all":
         import_lightgbm()  # told now, not after the training
     return names[asked]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from plfl.errors import BadInput, RunFailed
+from plfl.errors import BadInput, RunFailed, require
 from plfl.federate.processes import group as processes
 from plfl.storage import locked
 
@@ -43,11 +43,11 @@ def as_folder(path: str | Path | None) -> Path | None:
 def create(folder: Path) -> None:
     """Make a fresh folder for a run; one that holds anything is left alone."""
     try:
-        if folder.exists() and (not folder.is_dir() or not _is_unused(folder)):
-            raise BadInput(
-                f"{folder} exists and is not empty",
-                f"choose another ‹--out DIR›, or go on with ‹--resume {folder}›",
-            )
+        require(
+            not folder.exists() or (folder.is_dir() and _is_unused(folder)),
+            f"{folder} exists and is not empty",
+            f"choose another ‹--out DIR›, or go on with ‹--resume {folder}›",
+        )
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".lock").touch()
     except OSError as error:

@@ -236,7 +236,12 @@ def _score_client(
         load_mean=float(np.nanmean(load)),
         load_sd=float(np.nanstd(load)),
         mase_by_lead=_score_leads(task, scored) if has_leads else None,
-        coverage=_covered(scored) if scored.quantiles else None,
+        coverage={
+            str(percent): coverage(scored.reached, scored.spread, scored.quantiles, percent)
+            for percent in COVERED
+        }
+        if scored.quantiles
+        else None,
     )
 
 
@@ -249,13 +254,6 @@ def _score_leads(task: Task, scored: Scored) -> dict[str, float | None]:
         error = mase(scored.reached[known, k], said, scored.persistence[known])
         found[name_lead(lead, task.panel.seconds)] = error
     return found
-
-
-def _covered(scored: Scored) -> dict[str, float | None]:
-    return {
-        str(percent): coverage(scored.reached, scored.spread, scored.quantiles, percent)
-        for percent in COVERED
-    }
 
 
 def _why_undefined(scored: Scored) -> str:

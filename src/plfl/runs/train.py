@@ -23,7 +23,7 @@ import numpy as np
 from plfl.config import GIVEN, Config, read_config
 from plfl.data.scratch import Scratch
 from plfl.data.sources import load_frame, load_sources
-from plfl.errors import BadInput, Interrupted, RunFailed
+from plfl.errors import BadInput, Interrupted, RunFailed, require
 from plfl.federate import checkpoint
 from plfl.federate.checkpoint import Snapshot
 from plfl.federate.federation import FREE_ON_RESUME, Federation
@@ -100,13 +100,16 @@ def run(
     """
     started = time.perf_counter()
     processes.join()
-    if config is not None and not isinstance(config, Config):
-        raise BadInput(
-            f"config is a plfl.Config, not a {type(config).__name__}",
-            "write plfl.Config(rounds=10), say",
-        )
-    if resume is not None and (out is not None or init is not None):
-        raise BadInput("a resumed run goes on in its own folder", "leave out ‹--out› and ‹--init›")
+    require(
+        config is None or isinstance(config, Config),
+        f"config is a plfl.Config, not a {type(config).__name__}",
+        "write plfl.Config(rounds=10), say",
+    )
+    require(
+        resume is None or (out is None and init is None),
+        "a resumed run goes on in its own folder",
+        "leave out ‹--out› and ‹--init›",
+    )
     compared = baseline_names(baselines)
     folder = runfolder.as_folder(out if resume is None else resume)
     source = runfolder.as_folder(init)
@@ -117,8 +120,11 @@ def run(
     with ExitStack() as stack, _exhaustion_explained():
         config = config and config.model_copy(update=given)
         if resume is not None and folder is not None:
-            if not (folder / "config.toml").is_file():
-                raise BadInput(f"{folder} has no config.toml", "is it the folder of a run?")
+            require(
+                (folder / "config.toml").is_file(),
+                f"{folder} has no config.toml",
+                "is it the folder of a run?",
+            )
             stack.enter_context(runfolder.opened(folder))
             config = _resumed_config(folder, config, given)
         config = complete(config or Config(**given))
@@ -354,12 +360,14 @@ def _resumed_config(folder: Path, config: Config | None, given: dict[str, Any]) 
     asked = given if config is None else dict(config)
     for name, now in asked.items():
         before = getattr(stored, name)
-        if now not in (before, None) and name not in FREE_ON_RESUME:
-            raise BadInput(
-                f"{folder} was run with {name} = {_show(before)}, not {_show(now)}",
+        require(
+            now in (before, None) or name in FREE_ON_RESUME,
+            f"{folder} was run with {name} = {_show(before)}, not {_show(now)}",
+            (
                 "a resumed run keeps its config (only rounds may grow). Start a new run, from its "
-                f"parameters with ‹--init {folder}›",
-            )
+                f"parameters with ‹--init {folder}›"
+            ),
+        )
     free = {name: value for name, value in asked.items() if name in FREE_ON_RESUME}
     return stored.model_copy(update=free)
 

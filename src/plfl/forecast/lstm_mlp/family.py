@@ -7,7 +7,7 @@ import numpy as np
 
 from plfl.config import Config, count_intervals, furthest_lead
 from plfl.data.panel import Panel
-from plfl.errors import BadInput
+from plfl.errors import require
 from plfl.forecast.families import Family
 from plfl.forecast.views import Array, ClientData, View
 
@@ -58,11 +58,11 @@ class RecentHours(View):
 
 def make_view(panel: Panel, config: Config) -> RecentHours:
     """The view of a config, on data of the panel's interval."""
-    if furthest_lead(config.horizon):
-        raise BadInput(
-            f"horizon = {config.horizon!r}: the model {config.model} forecasts one lead",
-            "write ‹horizon=1h›, say, or take the recipe forecast",
-        )
+    require(
+        not furthest_lead(config.horizon),
+        f"horizon = {config.horizon!r}: the model {config.model} forecasts one lead",
+        "write ‹horizon=1h›, say, or take the recipe forecast",
+    )
     return RecentHours(
         lookback=count_intervals(config.lookback, panel.interval, "lookback"),
         horizon=count_intervals(config.horizon, panel.interval, "horizon"),

@@ -33,7 +33,7 @@ from plfl.report.charts import (
     stroke_chart,
     thin,
 )
-from plfl.report.compare import Rival, name_rival, say_ahead, say_rivals
+from plfl.report.compare import Rival, name_rival, say_ahead, say_missing, say_rivals
 from plfl.report.pages.clients import (
     MAX_CHARTED_CLIENTS,
     draw_clients,
@@ -69,7 +69,8 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         ahead=say_ahead(by_lead, interval),
         config=read(folder / "config.toml", tomllib.loads),
         rivals=rivals,
-        say_rivals=say_rivals,
+        words=say_rivals(rivals),
+        missing=say_missing(rivals),
         compare_with=_compare,
         remarks=_remarks(result, clients),
         history=history,

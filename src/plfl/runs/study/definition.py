@@ -26,7 +26,7 @@ from plfl.config import Config, check_key, check_keys
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
 from plfl.data.sources import Asked, load_sources
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 from plfl.federate.plan import AGGREGATE_SETTINGS, CLIENT_SETTINGS, SERVER_SETTINGS, complete
 from plfl.forecast import families
 from plfl.forecast.windows import Task, make_task
@@ -146,11 +146,11 @@ def load_study(name: str, *, is_quick: bool = False, **changes: Any) -> Study:
     44
     """
     known = find_studies()
-    if name not in known and not name.endswith(".toml"):
-        raise BadInput(
-            f"unknown study {name!r}",
-            f"known: {', '.join(sorted(known))}, or the path of a .toml file",
-        )
+    require(
+        name in known or name.endswith(".toml"),
+        f"unknown study {name!r}",
+        f"known: {', '.join(sorted(known))}, or the path of a .toml file",
+    )
     try:
         values = tomllib.loads(known.get(name) or Path(name).read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -186,10 +186,11 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 def _as_grids(grid: Any) -> list[dict[str, Any]]:
     """One grid or a list of them as a list."""
     grids = grid if isinstance(grid, list | tuple) else [grid]
-    if not all(isinstance(one, Mapping) for one in grids):
-        raise BadInput(
-            "a study's grid is a table, or several", "write [grid], or [[grid]] for each"
-        )
+    require(
+        all(isinstance(one, Mapping) for one in grids),
+        "a study's grid is a table, or several",
+        "write [grid], or [[grid]] for each",
+    )
     return [dict(one) for one in grids]
 
 
@@ -252,15 +253,17 @@ def _check_fields(name: str, settings: Mapping[str, Any], grids: list[dict[str, 
     axes = [(key, axis) for grid in grids for key, axis in grid.items()]
     for key in (*settings, *(key for key, _ in axes)):
         check_key(key)
-        if key in ("data", "seed", "recipe"):
-            raise BadInput(
-                f"study {name}: {key!r} is not a setting here", "use data, seeds and recipe"
-            )
+        require(
+            key not in ("data", "seed", "recipe"),
+            f"study {name}: {key!r} is not a setting here",
+            "use data, seeds and recipe",
+        )
     for key, axis in axes:
-        if not isinstance(axis, list | tuple) or not axis:
-            raise BadInput(
-                f"study {name}: grid.{key} must be a list of values", f"write {key} = [...]"
-            )
+        require(
+            isinstance(axis, list | tuple) and axis,
+            f"study {name}: grid.{key} must be a list of values",
+            f"write {key} = [...]",
+        )
 
 
 def read_stored(folder: Path) -> Study:
@@ -327,8 +330,7 @@ def load_fold(source: str, config: Config, fold: Fold) -> Task:
         loaded = load_sources([source], config, asked=Asked(until=fold.end))
         panel = loaded.usable()
         is_there = np.isfinite(panel.load[:, panel.times() >= fold.begin]).any(axis=1)
-        if not is_there.any():
-            raise BadInput("no client has a reading in its test part")
+        require(is_there.any(), "no client has a reading in its test part")
         gone = [
             Finding(
                 "PLF109",
@@ -343,11 +345,7 @@ def load_fold(source: str, config: Config, fold: Fold) -> Task:
         )
     except BadInput as error:
         raise BadInput(
-            f"fold {fold.number} of {source} ({_day(fold.begin)} to {_day(fold.end)}) cannot be "
-            f"made: {error.in_words}",
+            f"fold {fold.number} of {source} ({str(fold.begin)[:10]} to "
+            f"{str(fold.end)[:10]}) cannot be made: {error.in_words}",
             "ask for fewer folds, or give longer data",
         ) from None
-
-
-def _day(time: np.datetime64) -> str:
-    return str(time.astype("datetime64[D]"))
