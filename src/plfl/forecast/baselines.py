@@ -158,9 +158,8 @@ def boosted(
     """Each client's scaled forecasts (windows,) for the windows of a part, by trees of so many
     leaves as do best; the same on any number of cores.
     """
-    lightgbm = import_lightgbm()
     tried = [SETTINGS | {"seed": seed % 2**31, "num_leaves": num} for num in leaves]
-    boost = partial(_boost, lightgbm, task, part, tried)
+    boost = partial(_boost, import_lightgbm(), task, part, tried)
     # many fits of one thread: threads of one fit would wait for each other
     with ThreadPoolExecutor(cores) as pool:
         return list(pool.map(boost, range(len(task.scalers))))

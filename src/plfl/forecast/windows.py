@@ -261,8 +261,7 @@ def make_task(
         scalers.append(fit_scaler(*known, is_robust=view.is_robust))
         covariates = scalers[-1].scale_covariates(panel.covariates[row])
         covariates[: own[0]] = 0  # what lies before the training part does not exist
-        load = scalers[-1].scale_load(filled)
-        _fill_series(series[len(rows)], load, covariates, view)
+        _fill_series(series[len(rows)], scalers[-1].scale_load(filled), covariates, view)
         rows.append(row)
         bounds.append(own)
         for part in PARTS:

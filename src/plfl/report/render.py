@@ -148,10 +148,9 @@ def table(
     """An HTML table; of very many rows, the first ones, and on request where the rest is."""
     body = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     kinds = [cell.kind for cell in body[0]] if body else []
-    top = [Cell(name, kind=of) for name, of in zip_longest(head, kinds, fillvalue="")]
     return render(
         "table.html",
-        head=top,
+        head=[Cell(name, kind=of) for name, of in zip_longest(head, kinds, fillvalue="")],
         rows=body[:most],
         num_rows=len(body),
         kind=kind,

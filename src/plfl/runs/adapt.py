@@ -329,8 +329,7 @@ class _Adapter:
         tuner, state, choices, _ = self._tune(self.config, task, "adapting")
         calibrations = fit_all(task, tuner.alone.predict(state, "validation"))
         if place is not None:
-            params = tuner.alone.full_params(state)
-            write_models(place, task, self.config, params, calibrations)
+            write_models(place, task, self.config, tuner.alone.full_params(state), calibrations)
         found = [
             self._describe(task, row, choices[row], calibrations[row])
             for row in range(task.panel.num_clients)

@@ -344,12 +344,11 @@ def _log_findings(task: Task) -> None:
     for code, num_clients in repaired.items():
         first = next(f for f in task.findings if f.code == code)
         more = f" and {num_clients - 1} more" if num_clients > 1 else ""
-        where = f"client {first.client}{more}" if first.client else str(first.place)
         log.warning(
             "data: %s %s: %s: %s (plfl check shows all)",
             code,
             first.rule.title,
-            where,
+            f"client {first.client}{more}" if first.client else str(first.place),
             first.detail,
         )
 

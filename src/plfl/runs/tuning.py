@@ -141,13 +141,12 @@ class Tuner:
             if observer is not None:
                 observer(at)
         errors = np.where(kept[..., 0] > 0, goal, shared_errors)
-        facts = np.stack([kept[..., 0], kept[..., 1], shared_errors, errors], axis=-1)
         choices = [
             {
                 band: Choice(int(one[0]), *map(float, one[1:]))
                 for band, one in zip(task.view.bands, of_client, strict=True)
             }
-            for of_client in facts
+            for of_client in np.stack([kept[..., 0], kept[..., 1], shared_errors, errors], axis=-1)
         ]
         return self.alone.start_with(best), choices
 

@@ -96,18 +96,18 @@ def is_supported(hidden: int, features: int) -> bool:
     return 1 <= hidden <= _MAX_HIDDEN and 1 <= features <= _MAX_FEATURES
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
 def lstm(
     weight_ih: jax.Array,
     weight_hh: jax.Array,
     bias: jax.Array,
     inputs: jax.Array,
-    *,
     tuning: Tuning = _USUAL,
 ) -> jax.Array:
     """Hidden states (time, hidden, batch) for inputs (time, features, batch); weights as in
     torch.nn.LSTM.
     """
-    return _layer(tuning, weight_ih, weight_hh, bias, inputs)
+    return _run_forward(tuning, weight_ih, weight_hh, bias, inputs, is_saving=False)[0]
 
 
 def lstm_forward(
@@ -154,7 +154,7 @@ def lstm_backward(
 
 
 def _saving(
-    tuning: Tuning, weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: jax.Array
+    weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: jax.Array, tuning: Tuning
 ) -> tuple[jax.Array, list[jax.Array]]:
     states, gates, cells = lstm_forward(weight_ih, weight_hh, bias, inputs, tuning=tuning)
     return states, [weight_ih, weight_hh, inputs, states, gates, cells]
@@ -167,12 +167,7 @@ def _pull_back(tuning: Tuning, saved: Any, d_states: jax.Array) -> tuple[jax.Arr
     )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _layer(tuning: Tuning, *arguments: jax.Array) -> jax.Array:
-    return _run_forward(tuning, *arguments, is_saving=False)[0]
-
-
-_layer.defvjp(_saving, _pull_back)
+lstm.defvjp(_saving, _pull_back)
 
 
 def _run_forward(
@@ -205,9 +200,8 @@ def _call(
 ) -> Sequence[jax.Array]:
     """One program for each block of the batch, the last axis of the last argument."""
     hidden, batch = shapes[0][-2], arguments[-1].shape[-1]
-    block = partial(_Block, tuning.columns, precision_in_force(tuning.is_interpreted))
     call = pl.pallas_call(
-        partial(kernel, block),
+        partial(kernel, partial(_Block, tuning.columns, precision_in_force(tuning.is_interpreted))),
         out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
         grid=(pl.cdiv(batch, tuning.columns),),
         compiler_params=triton.CompilerParams(

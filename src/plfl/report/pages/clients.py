@@ -93,8 +93,7 @@ def read_clients(
     scores: list[list[float | None]] = []
     percent = _widest(path)
     ends = [] if percent is None else [f"{_LOW}{percent}", f"{_HIGH}{percent}"]
-    pieces = _read_pieces(path, [*_COLUMNS, *ends])
-    for client, own in groupby(pieces, key=lambda piece: piece[0]):
+    for client, own in groupby(_read_pieces(path, [*_COLUMNS, *ends]), key=lambda piece: piece[0]):
         series = np.concatenate([piece for _, piece in own], axis=1)
         hours[client] = HourErrors.of(series, zones.get(client))
         scores.append(_score_repeats(series, interval, leads))

@@ -183,12 +183,11 @@ def _client_cells(client: dict[str, Any], baselines: list[str]) -> list[str | Ce
         return Cell(show(value), f"{path}.{name}", note=client["note"] if value is None else "")
 
     is_losing = is_lost(client["mase"])
-    remark = client["note"] if client["mase"] is None else "▲ loses" if is_losing else ""
     theirs = client["baseline_mase"]
     return [
         client["id"],
         cell("mase", ratio),
-        left(remark),
+        left(client["note"] if client["mase"] is None else "▲ loses" if is_losing else ""),
         *(Cell(ratio(theirs.get(name)), f"{path}.baseline_mase.{name}") for name in baselines),
         *(cell(m.name, ratio if m.style == "ratio" else number) for m in POINT_METRICS[1:]),
         *map(cell, ("load_mean", "load_sd")),

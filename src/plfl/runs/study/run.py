@@ -205,8 +205,7 @@ class Jobs:
         return min(usable_cores(), _MAX_ROWS // rows)
 
     def _prepare(self, chunk: list[Run]) -> _Prepared:
-        plans = [make_plan(run.config, self.tasks[run.place]) for run in chunk]
-        stack = Stack(plans, self.devices)
+        stack = Stack([make_plan(run.config, self.tasks[run.place]) for run in chunk], self.devices)
         with self.lock:  # all stacks begin with the same small programs: one compiles them for all
             state = stack.init()
         stack.compile(state)
