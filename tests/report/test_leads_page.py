@@ -62,7 +62,7 @@ def test_the_headline_says_how_far_ahead_it_is_scored(tmp_path):
     ],
 )
 def test_the_scored_lead_is_an_hour_or_the_nearest_one(leads, interval, scored):
-    assert find_scored(leads, interval) == scored
+    assert find_scored(leads, 60 * interval) == scored
 
 
 def test_the_verdict_says_against_whom_it_wins_and_loses(tmp_path):

@@ -131,7 +131,7 @@ def print_summary(result: "Result") -> None:
 
     compared = [name for name in result.clients[0].baseline_mase if name != "persistence"]
     beside = compared if len(compared) <= _MAX_COMPARED else []
-    ahead = say_ahead(result.mase_by_lead, result.interval_minutes)
+    ahead = say_ahead(result.mase_by_lead, 60 * result.interval_minutes)
     num_hidden = len(result.clients) - MAX_ROWS
     traffic = result.bytes_up_per_client_round + result.bytes_down_per_client_round
     speed = f"{result.client_steps_per_second or 0:,.0f} client-steps/s"

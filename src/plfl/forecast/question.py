@@ -194,11 +194,10 @@ def _find_row(question: _Question, loaded: "Loaded") -> int | Finding:
 
 def _check_interval(model: ClientModel, panel: Panel) -> None:
     """Refuse readings of another interval than the model's."""
-    if panel.interval == model.interval:
-        return
     minute = np.timedelta64(1, "m")
     ours = f"{model.interval / minute:g}min"
-    raise BadInput(
+    require(
+        panel.interval == model.interval,
         f"the readings have an interval of {panel.interval / minute:g}min, the model of "
         f"{model.client!r} one of {ours}",
         f"add it up: ‹interval={ours}›"

@@ -104,9 +104,11 @@ _WORDS = {
 }
 
 
-def say_ahead(leads: Iterable[str] | None, interval: float) -> str:
-    """At which lead a model of several is scored; nothing of a model with one."""
-    return f" {find_scored(list(leads), interval)} ahead" if leads else ""
+def say_ahead(leads: Iterable[str] | None, seconds: float) -> str:
+    """At which lead a model of several is scored, on data of an interval in seconds; nothing of a
+    model with one.
+    """
+    return f" {find_scored(list(leads), seconds)} ahead" if leads else ""
 
 
 def name_rival(name: str) -> str:

@@ -187,7 +187,9 @@ def cut(
     swing = series.swing[origins][:, None]
     origins = origins[:, None]
     leads = leads[:, None]
-    columns = [_recent(xp, series, layout, origins, base) / swing, base, xp.log(swing)]
+    # the readings before the origin, relative to the one at the origin
+    recent = _or(xp, _at(xp, series.load, origins - np.arange(1, layout.lookback)), base) - base
+    columns = [recent / swing, base, xp.log(swing)]
     if layout.has_lags:
         columns += _lags(xp, series, layout, origins, leads, base, swing)
     columns += [
@@ -206,11 +208,6 @@ def _at(xp: Any, load: Any, times: Any) -> Any:
 def _or(xp: Any, values: Any, stand_in: Any) -> Any:
     """Values, or a stand-in where they are unknown."""
     return xp.where(xp.isfinite(values), values, stand_in)
-
-
-def _recent(xp: Any, series: Series, layout: Layout, origins: Any, base: Any) -> Any:
-    """The readings before the origin, relative to the one at the origin: (batch, lookback - 1)."""
-    return _or(xp, _at(xp, series.load, origins - np.arange(1, layout.lookback)), base) - base
 
 
 def _lags(

@@ -27,7 +27,7 @@ from plfl.report.words import number
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-DAY = 24 * 60  # minutes
+DAY = 86_400  # seconds; all times and intervals here are in seconds
 _COLUMNS = ["unique_id", "ds", "y", "plfl", "persistence"]
 _LOW = "plfl-lo-"
 _HIGH = "plfl-hi-"
@@ -46,7 +46,7 @@ class HourErrors(NamedTuple):
         count.
         """
         times, actual, *forecasts = series[:4, np.isfinite(series[:4]).all(axis=0)]
-        seconds = (times * 60).astype(np.int64)
+        seconds = times.astype(np.int64)
         hours = (seconds + utc_offset(zone, seconds) if zone else seconds) // 3600 % 24
         errors = [np.bincount(hours, np.abs(each - actual), 24) for each in forecasts]
         counts = np.bincount(hours, minlength=24)
@@ -59,7 +59,7 @@ class HourErrors(NamedTuple):
 class Forecasts:
     """What the page shows of the forecasts."""
 
-    # (minutes since 1970, actual, forecast, persistence) x readings of the charted clients, UTC;
+    # (seconds since 1970, actual, forecast, persistence) x readings of the charted clients, UTC;
     # then the ends of the interval, if there is one.
     weeks: dict[str, np.ndarray]
     hours: dict[str, HourErrors]  # of all clients
@@ -160,7 +160,7 @@ def _read_pieces(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, np.n
             names = batch["unique_id"].dictionary.to_pylist()
             stamps = batch["ds"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
             values = [np.asarray(batch[name]).astype(np.float64) for name in columns[2:]]
-            series = np.stack([np.asarray(stamps) / 60_000, *values])
+            series = np.stack([np.asarray(stamps) / 1000, *values])
             for code in np.unique(owners):
                 yield names[code], series[:, owners == code]
 
@@ -204,7 +204,7 @@ def draw_clients(
         {
             "id": client,
             "mase": mases[client],
-            "interval": interval,
+            "minutes": interval / 60,
             "percent": forecasts.percent,
             "week": _draw_week(client, series[:, :: _stride(series)], interval * _stride(series)),
             "stride": _stride(series),

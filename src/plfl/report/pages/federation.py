@@ -53,13 +53,11 @@ def make_federation_page(found: Mapping[str, Any], under_way: str, traffic: str)
         ),
         history=history,
         rounds=history[: -_SHOWN_ROUNDS - 1 : -1],
-        clients=sorted(found["clients"], key=lambda one: not _has_problem(one)),
+        clients=sorted(
+            found["clients"], key=lambda one: not (one["refused"] or one["rest"] or one["problem"])
+        ),
         traffic=traffic,
     )
-
-
-def _has_problem(client: Mapping[str, Any]) -> bool:
-    return bool(client["refused"] or client["rest"] or client["problem"])
 
 
 def make_waiting_page(words: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from plfl.forecast.leads import BANDS, SHORT_MINUTES, find_scored, read_minutes
+from plfl.forecast.leads import BANDS, find_scored, read_seconds
 from plfl.forecast.metrics import POINT_METRICS, is_lost, mean_defined
 from plfl.report.charts import (
     MAX_NAMED_ROWS,
@@ -42,8 +42,8 @@ from plfl.report.pages.clients import (
     read_clients,
     say_hidden,
 )
-from plfl.report.render import MAX_FINDINGS, Cell, Line, behind, left, read, render_page, table
-from plfl.report.words import counted, listed, number, ratio
+from plfl.report.render import MAX_FINDINGS, MAX_ROWS, Cell, Line, behind, read, render_page, table
+from plfl.report.words import listed, ratio
 
 _MAX_POINTS = 700
 _STRIP_HEIGHT = 64  # pixels
@@ -53,20 +53,20 @@ _History = list[dict[str, float | None]]
 def make_page(folder: Path, result: dict[str, Any]) -> str:
     """The HTML of a run's page."""
     name = folder.resolve().name
-    interval = result["interval_minutes"]
+    seconds = 60 * result["interval_minutes"]
     by_lead = result.get("mase_by_lead") or {}
     clients = rank(result["clients"])
     scored = [client for client in clients if client["mase"] is not None]
     baselines = list(dict.fromkeys(name for c in clients for name in c["baseline_mase"]))
     rivals = [Rival(name, scored) for name in baselines if name != "persistence"]
     history = read(folder / "rounds.csv", _parse_history)
-    leads = [read_minutes(lead) for lead in by_lead]
-    forecasts = read_clients(folder / "forecasts.parquet", clients, interval, leads)
+    leads = [read_seconds(lead) for lead in by_lead]
+    forecasts = read_clients(folder / "forecasts.parquet", clients, seconds, leads)
     return render_page(
         "run.html",
         name=name,
         result=result,
-        ahead=say_ahead(by_lead, interval),
+        ahead=say_ahead(by_lead, seconds),
         config=read(folder / "config.toml", tomllib.loads),
         rivals=rivals,
         words=say_rivals(rivals),
@@ -89,9 +89,13 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         tuning=draw_tuning(clients),
         repeated=draw_repeated(clients),
         hours=draw_hours(forecasts),
-        clients=draw_clients(forecasts, clients, interval),
+        clients=draw_clients(forecasts, clients, seconds),
         hidden=say_hidden(clients),
-        clients_table=_clients_table(clients, baselines),
+        ranked=clients,
+        baselines=baselines,
+        metrics=POINT_METRICS[1:],
+        is_lost=is_lost,
+        max_rows=MAX_ROWS,
         config_text=read(folder / "config.toml", str),
     )
 
@@ -164,42 +168,10 @@ def _draw_strip(scored: list[dict[str, Any]]) -> Markup | None:
     return stroke_chart([Row("", strokes)], label=label, height=_STRIP_HEIGHT)
 
 
-def _clients_table(clients: list[dict[str, Any]], baselines: list[str]) -> Markup:
-    names = [name.replace("_", " ") for name in baselines]
-    errors = [*[metric.label for metric in POINT_METRICS[1:]], "load mean", "load sd", "windows"]
-    rows = [_client_cells(client, baselines) for client in clients]
-    return behind(
-        table(["client", "MASE", "", *names, *errors], rows),
-        "Errors on the test part, worst first",
-        is_open=len(rows) <= MAX_CHARTED_CLIENTS,
-    )
-
-
-def _client_cells(client: dict[str, Any], baselines: list[str]) -> list[str | Cell]:
-    path = f"clients[{client['row']}]"
-
-    def cell(name: str, show: Any = number) -> Cell:
-        value = client.get(name)
-        return Cell(show(value), f"{path}.{name}", note=client["note"] if value is None else "")
-
-    is_losing = is_lost(client["mase"])
-    theirs = client["baseline_mase"]
-    return [
-        client["id"],
-        cell("mase", ratio),
-        left(client["note"] if client["mase"] is None else "▲ loses" if is_losing else ""),
-        *(Cell(ratio(theirs.get(name)), f"{path}.baseline_mase.{name}") for name in baselines),
-        *(cell(m.name, ratio if m.style == "ratio" else number) for m in POINT_METRICS[1:]),
-        *map(cell, ("load_mean", "load_sd")),
-        cell("num_windows", "{:,}".format),
-    ]
-
-
 Client = Mapping[str, Any]
 Section = dict[str, Any] | None
 Shares = Mapping[str, float]  # by percent of the interval
 _REPEATED = "repeated_leads"
-_HOUR = counted(SHORT_MINUTES // 60, "hour")
 _MAX_ROWS = 200
 _TOP = 2.0  # What errs more is off the picture of leads
 _FAR = 0.05  # A coverage that misses its target by more is pointed out
@@ -221,19 +193,25 @@ def draw_leads(
     rows: list[Line] = [
         ["mean", *(Cell(ratio(mean), f"mase_by_lead.{lead}") for lead, mean in means.items())],
         *([name, *map(ratio, scores)] for name, scores in repeats.items()),
-        *([client["id"], *_lead_cells(client)] for client in own),
+        *(
+            [
+                client["id"],
+                *(
+                    Cell(ratio(score), f"clients[{client['row']}].mase_by_lead.{lead}")
+                    for lead, score in client["mase_by_lead"].items()
+                ),
+            ]
+            for client in own
+        ),
     ]
     head = ["client", *means]
     return {
-        "words": _say_leads(means, by_lead, find_scored(list(means), result["interval_minutes"])),
+        "words": _say_leads(
+            means, by_lead, find_scored(list(means), 60 * result["interval_minutes"])
+        ),
         "chart": _draw_leads(means, by_lead, repeats),
         "table": behind(table(head, rows, most=_MAX_ROWS, label="of MASE by client and lead")),
     }
-
-
-def _lead_cells(client: Client) -> list[Cell]:
-    path = f"clients[{client['row']}].mase_by_lead"
-    return [Cell(ratio(score), f"{path}.{lead}") for lead, score in client["mase_by_lead"].items()]
 
 
 def _draw_leads(
@@ -244,7 +222,7 @@ def _draw_leads(
     """The curve of the means over the logarithm of the lead, with the repetitions as far as they
     are on the scale.
     """
-    places = [log2(read_minutes(lead)) for lead in means]
+    places = [log2(read_seconds(lead)) for lead in means]
     curves = {
         kind: [
             (at, y if y is not None and y <= _TOP else None)
@@ -398,7 +376,7 @@ def draw_repeated(clients: Sequence[Client]) -> Section:
             owners.setdefault(lead, []).append(client)
     rows = [
         (lead, f"{len(owners[lead]):,} of {len(told):,}", _some(owners[lead]))
-        for lead in sorted(owners, key=read_minutes)
+        for lead in sorted(owners, key=read_seconds)
     ]
     num_owners = len(set(chain.from_iterable(owners.values())))
     return {"num": num_owners, "num_clients": len(told), "rows": rows}

@@ -36,7 +36,6 @@ from plfl.report.render import MAX_FINDINGS, Cell, behind, left, mean_cell, rend
 from plfl.report.words import DASH, count, counted, listed, number, ratio
 
 _MARKS = {"beats": "●", "loses to": "▲", "unclear": "○"}
-_NO_FINDINGS = Markup("<p>The data doctor found nothing to remark.</p>")
 _KINDS = {"beats": "good", "loses to": "bad"}
 _DUEL_HEAD = [
     "source",
@@ -91,7 +90,8 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         results=results_table(study),
         name_value=name_value,
         as_json=json.dumps,
-        findings=_findings_table(study.sources),
+        findings=[(one, row) for one in study.sources for row in one.stored["findings"]],
+        max_findings=MAX_FINDINGS,
         counted=counted,
     )
 
@@ -156,32 +156,16 @@ def _read_week(folder: Path, study: StoredStudy, source: Source) -> dict[str, An
     """A week and the hours of the chosen run's clients."""
     assert source.focus is not None
     stored = source.stored["forecasts"]
-    interval = source.stored["interval_minutes"]
+    seconds = 60 * source.stored["interval_minutes"]
     clients = rank(study.runs[stored["run"]]["clients"])
-    forecasts = read_clients(folder / stored["file"], clients, interval)
+    forecasts = read_clients(folder / stored["file"], clients, seconds)
     return {
         "level": source.focus.words if study.has_levels else "points",
         "point": f"{source.label} {source.focus.detail}",
         "file": stored["file"],
-        "clients": draw_clients(forecasts, clients, interval),
+        "clients": draw_clients(forecasts, clients, seconds),
         "hidden": say_hidden(clients),
     }
-
-
-def _findings_table(sources: list[Source]) -> Markup:
-    rows = [
-        [
-            source.label,
-            f"{row['code']} {row['title']}",
-            row["place"].get("client", ""),
-            row["detail"],
-        ]
-        for source in sources
-        for row in source.stored["findings"]
-    ]
-    head = ["source", "rule", "client", "what"]
-    found = table(head, rows, kind="words", label="of findings", most=MAX_FINDINGS, rest=True)
-    return behind(found, f"What the data doctor found ({len(rows):,})") if rows else _NO_FINDINGS
 
 
 _VERBS = {
@@ -247,7 +231,8 @@ def say_folds(study: StoredStudy) -> str:
     what = f"{counted(len(tests), 'test')} ({folds}, {counted(len(study.sources), 'source')})"
     names = {source.focus.words for source in tests if source.focus}
     if not study.has_levels or len(names) != 1:
-        same = sum(_is_same(study.sources[source.index].focus, source.focus) for source in tests)
+        pairs = [(study.sources[one.index].focus, one.focus) for one in tests]
+        same = sum(a.point.values == b.point.values for a, b in pairs if a and b)
         return (
             f"In {same:,} of {what}, what is chosen on validation data is what the single split "
             "chooses."
@@ -261,10 +246,6 @@ def say_folds(study: StoredStudy) -> str:
         verb, where = _say_outcomes({name: f" in {num:,}" for name, num in outcomes.items()})
         said.append(f"{verb} {rival}{where}")
     return f"Of {what}, {names.pop()} {'; it '.join(said) or 'has no rival'}."
-
-
-def _is_same(one: Contender | None, other: Contender | None) -> bool:
-    return one is not None and other is not None and one.point.values == other.point.values
 
 
 def say_difference(duel: Duel) -> tuple[str, str]:

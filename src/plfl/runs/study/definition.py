@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic.dataclasses import dataclass as validated
 
 from plfl.config import Config, check_key, check_keys
 from plfl.data.panel import Panel
@@ -68,7 +69,7 @@ class Run:
         return json.dumps(self.config.model_dump(mode="json", exclude=own), sort_keys=True)
 
 
-@dataclass(frozen=True)
+@validated(frozen=True)
 class Study:
     """What is compared."""
 
@@ -239,12 +240,9 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     return Study(
         name=name,
         recipe=str(given.get("recipe", "paper")),
-        data=tuple(given["data"]),
-        seeds=tuple(given["seeds"]),
         settings=settings,
-        baselines=tuple(given.get("baselines", ())),
-        grids=tuple({key: tuple(axis) for key, axis in grid.items()} for grid in grids),
-        folds=given.get("folds", 0),
+        grids=tuple(grids),
+        **{key: given[key] for key in _RULES if key in given},
     )
 
 
@@ -270,13 +268,7 @@ def read_stored(folder: Path) -> Study:
     """The study of a folder, as it was begun."""
     path = folder / "study.json"
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        stored |= {key: tuple(stored[key]) for key in ("data", "seeds", "baselines")}
-        grids = stored.pop("grids")
-        return Study(
-            **stored,
-            grids=tuple({key: tuple(axis) for key, axis in grid.items()} for grid in grids),
-        )
+        return Study(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise BadInput(
             f"{path} cannot be read ({error})", f"is {folder} the folder of a study?"
