@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -119,14 +118,6 @@ class Cell:
         }
 
 
-Line = Sequence[str | Cell]  # A row of a table
-
-
-def left(text: str) -> Cell:
-    """A cell of words."""
-    return Cell(text, kind="text")
-
-
 def key(name: str) -> str:
     """A path's step into a collection by a name that may hold anything.
 
@@ -134,34 +125,6 @@ def key(name: str) -> str:
     '[a%20b]'
     """
     return f"[{quote(name, safe='')}]"
-
-
-def table(
-    head: Sequence[str],
-    rows: Sequence[Line],
-    *,
-    kind: str = "numbers",
-    label: str = "",
-    most: int = MAX_ROWS,
-    rest: bool = False,
-) -> Markup:
-    """An HTML table; of very many rows, the first ones, and on request where the rest is."""
-    body = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
-    kinds = [cell.kind for cell in body[0]] if body else []
-    return render(
-        "table.html",
-        head=[Cell(name, kind=of) for name, of in zip_longest(head, kinds, fillvalue="")],
-        rows=body[:most],
-        num_rows=len(body),
-        kind=kind,
-        rest=rest,
-        label=label or f"by {head[0]}",
-    )
-
-
-def behind(content: Markup, summary: str = "Show as table", *, is_open: bool = False) -> Markup:
-    """The table behind a chart."""
-    return render("behind.html", content=content, summary=summary, is_open=is_open)
 
 
 def mean_cell(

@@ -21,7 +21,7 @@ from plfl.errors import Damaged
 from plfl.forecast.baselines import REPEATS, repeat
 from plfl.forecast.metrics import mase, mean_defined
 from plfl.report.charts import MAX_NAMED_ROWS, Points, line_chart
-from plfl.report.render import behind, missing, table
+from plfl.report.render import missing
 from plfl.report.words import number
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def rank(clients: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda client: (client["mase"] is None, -(client["mase"] or 0)))
 
 
-def draw_hours(forecasts: Forecasts) -> Markup | None:
+def draw_hours(forecasts: Forecasts) -> dict[str, Any] | None:
     """Relative errors by hour, mean over clients; None if there are none."""
     means, num_clients = forecasts.mean_by_hour()
     if not num_clients:
@@ -208,7 +208,7 @@ def draw_clients(
             "percent": forecasts.percent,
             "week": _draw_week(client, series[:, :: _stride(series)], interval * _stride(series)),
             "stride": _stride(series),
-            "days": _days_table(series),
+            "days": _sum_days(series),
             "hours": _draw_hours(forecasts.hours[client].means, client, "kWh"),
         }
         for client, series in forecasts.weeks.items()
@@ -223,17 +223,16 @@ def say_hidden(ranked: Sequence[dict[str, Any]]) -> str:
     return f"Only the {MAX_CHARTED_CLIENTS} worst clients are here; there are {num_more:,} more."
 
 
-def _draw_hours(means: np.ndarray, whose: str, unit: str) -> Markup:
-    """(2, hours) errors of forecast and persistence, as a chart with its table."""
+def _draw_hours(means: np.ndarray, whose: str, unit: str) -> dict[str, Any]:
+    """(2, hours) errors of forecast and persistence, as a chart with the rows of its table."""
     hours = np.arange(24.0)
     label = f"Mean absolute error by local hour of {whose}"
     if np.isfinite(means[0]).any():
         worst = int(np.nanargmax(means[0]))
         label += f"; the forecast errs most at {worst}:00, by {number(means[0, worst])} {unit}"
     curves = {"persistence": _points(hours, means[1]), "forecast": _points(hours, means[0])}
-    rows = [[f"{hour:g}:00", *map(_finite, means[:, int(hour)])] for hour in hours]
     chart = line_chart(curves, _HOURS, label=f"{label}.", has_zero=True)
-    return chart + behind(table(["local hour", f"forecast, {unit}", f"persistence, {unit}"], rows))
+    return {"chart": chart, "unit": unit, "rows": [list(map(_finite, own)) for own in means.T]}
 
 
 def _stride(series: np.ndarray) -> int:
@@ -272,14 +271,13 @@ def _points(xs: np.ndarray, ys: np.ndarray) -> Points:
     return [(x, y if math.isfinite(y) else None) for x, y in pairs]
 
 
-def _days_table(series: np.ndarray) -> Markup:
+def _sum_days(series: np.ndarray) -> list[list[str]]:
     rows = []
     for day in np.unique(series[0] // DAY).tolist():
         actual, forecast = series[1:3, series[0] // DAY == day]
         sums = (actual.sum(), forecast.sum(), np.abs(forecast - actual).mean())
         rows.append([_say_day(day, "%a %Y-%m-%d"), str(actual.size), *map(_finite, sums)])
-    head = ["day (UTC)", "readings", "actual, kWh", "forecast, kWh", "mean absolute error"]
-    return behind(table(head, rows))
+    return rows
 
 
 def _finite(value: float) -> str:

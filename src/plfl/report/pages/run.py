@@ -42,7 +42,7 @@ from plfl.report.pages.clients import (
     read_clients,
     say_hidden,
 )
-from plfl.report.render import MAX_FINDINGS, MAX_ROWS, Cell, Line, behind, read, render_page, table
+from plfl.report.render import MAX_FINDINGS, MAX_ROWS, Cell, read, render_page
 from plfl.report.words import listed, ratio
 
 _MAX_POINTS = 700
@@ -96,6 +96,7 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         metrics=POINT_METRICS[1:],
         is_lost=is_lost,
         max_rows=MAX_ROWS,
+        max_findings=MAX_FINDINGS,
         config_text=read(folder / "config.toml", str),
     )
 
@@ -121,7 +122,7 @@ def _compare(rival: Rival, num_scored: int, *, is_judged: bool) -> tuple[str, st
     return f"{'Beats' if ours < theirs else 'Loses to'} {label}", numbers
 
 
-def _remarks(result: dict[str, Any], clients: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _remarks(result: dict[str, Any], clients: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """What a reader must know before believing the numbers; nothing if there is nothing."""
     noted = [(client["id"], client["note"]) for client in clients if client["note"]]
     found = [
@@ -132,19 +133,12 @@ def _remarks(result: dict[str, Any], clients: list[dict[str, Any]]) -> list[dict
     bad = [
         (row["client"], f"round {row['round']}: {row['reason']}") for row in result["quarantined"]
     ]
-    return [
-        {
-            "title": title,
-            "num": len(rows),
-            "table": table(head, rows, kind="words", most=MAX_FINDINGS, rest=True),
-        }
-        for title, head, rows in (
-            ("Clients with a note", ["client", "note"], noted),
-            ("What the data doctor found", ["rule", "client", "what"], found),
-            ("Updates that did not count, quarantined", ["client", "why"], bad),
-        )
-        if rows
+    tables = [
+        ("Clients with a note", ["client", "note"], noted),
+        ("What the data doctor found", ["rule", "client", "what"], found),
+        ("Updates that did not count, quarantined", ["client", "why"], bad),
     ]
+    return [one for one in tables if one[-1]]
 
 
 def _draw_history(history: _History, name: str, title: str, reference: int | None = None) -> Markup:
@@ -172,7 +166,6 @@ Client = Mapping[str, Any]
 Section = dict[str, Any] | None
 Shares = Mapping[str, float]  # by percent of the interval
 _REPEATED = "repeated_leads"
-_MAX_ROWS = 200
 _TOP = 2.0  # What errs more is off the picture of leads
 _FAR = 0.05  # A coverage that misses its target by more is pointed out
 _MAX_NAMED = 5
@@ -182,7 +175,7 @@ _SIGNS = ("○", "●", "◆", "◇")
 def draw_leads(
     result: Client, clients: Sequence[Client], repeats: Mapping[str, Sequence[float | None]]
 ) -> Section:
-    """The curve over the leads, with the middle half of the clients, and the table by client;
+    """The curve over the leads, with the middle half of the clients, and what is told by client;
     `repeats` are the errors of repetitions by lead.
     """
     means = result.get("mase_by_lead") or {}
@@ -190,27 +183,14 @@ def draw_leads(
         return None
     own = [client for client in clients if client.get("mase_by_lead")]
     by_lead = {lead: [client["mase_by_lead"][lead] for client in own] for lead in means}
-    rows: list[Line] = [
-        ["mean", *(Cell(ratio(mean), f"mase_by_lead.{lead}") for lead, mean in means.items())],
-        *([name, *map(ratio, scores)] for name, scores in repeats.items()),
-        *(
-            [
-                client["id"],
-                *(
-                    Cell(ratio(score), f"clients[{client['row']}].mase_by_lead.{lead}")
-                    for lead, score in client["mase_by_lead"].items()
-                ),
-            ]
-            for client in own
-        ),
-    ]
-    head = ["client", *means]
     return {
         "words": _say_leads(
             means, by_lead, find_scored(list(means), 60 * result["interval_minutes"])
         ),
         "chart": _draw_leads(means, by_lead, repeats),
-        "table": behind(table(head, rows, most=_MAX_ROWS, label="of MASE by client and lead")),
+        "means": means,
+        "repeats": repeats,
+        "clients": own,
     }
 
 
@@ -276,8 +256,6 @@ def draw_coverage(result: Client, clients: Sequence[Client]) -> Section:
     if not covered:
         return None
     shown = [_coverage_row(client, own) for client, own in covered.items()][:MAX_NAMED_ROWS]
-    rows = [[client, *(f"{100 * s:.1f}" for s in own.values())] for client, own in covered.items()]
-    head = ["client", *(f"% in the {percent} % interval" for percent in means)]
     label = f"Share of test loads within the intervals, by client; {len(shown)} clients"
     return {
         "words": _say_coverage(means, covered),
@@ -288,8 +266,8 @@ def draw_coverage(result: Client, clients: Sequence[Client]) -> Section:
             label=f"{label}, the farthest off first.",
         ),
         "num_shown": len(shown),
-        "num_clients": len(covered),
-        "table": behind(table(head, rows, most=_MAX_ROWS)),
+        "heads": [f"% in the {percent} % interval" for percent in means],
+        "clients": covered,
     }
 
 
@@ -346,12 +324,11 @@ def draw_tuning(clients: Sequence[Client]) -> Section:
     bands = [band for band in (kept[0] if kept else ()) if band != _REPEATED]
     if not bands:
         return None
-    head = ["leads", "shared model", "half way", "all its own", "error, shared", "error, kept"]
-    rows = [_tuning_row(band, [choices[band] for choices in kept]) for band in bands]
-    return {"table": table(head, rows), "num_clients": len(kept)}
+    told = [_count_kept(band, [choices[band] for choices in kept]) for band in bands]
+    return {"bands": told, "num_clients": len(kept)}
 
 
-def _tuning_row(band: str, own: Sequence[Client]) -> list[str | Cell]:
+def _count_kept(band: str, own: Sequence[Client]) -> dict[str, Any]:
     shares = np.array([choice["share"] if choice["rounds"] else 0.0 for choice in own])
     counts = [(shares == 0).sum(), ((shares > 0) & (shares < 1)).sum(), (shares >= 1).sum()]
     errors = [
@@ -361,7 +338,7 @@ def _tuning_row(band: str, own: Sequence[Client]) -> list[str | Cell]:
         )
         for name in ("shared_error", "error")
     ]
-    return [BANDS.get(band, band), *(f"{num:,}" for num in counts), *errors]
+    return {"name": BANDS.get(band, band), "counts": counts, "errors": errors}
 
 
 def draw_repeated(clients: Sequence[Client]) -> Section:

@@ -16,40 +16,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
 from plfl.report.charts import Mark, Row, interval_chart, ratio_rows
 from plfl.report.compare import NUM_DRAWS
 from plfl.report.grid import WINNER, Contender, Duel, Source, StoredStudy, name_value
 from plfl.report.pages.clients import draw_clients, rank, read_clients, say_hidden
 from plfl.report.pages.study_figures import (
+    AXES,
     SIGNS,
     draw_curves,
     draw_gains,
     draw_loads,
     draw_maps,
     draw_traffic,
-    results_table,
+    list_results,
     say_axes,
 )
-from plfl.report.render import MAX_FINDINGS, Cell, behind, left, mean_cell, render_page, table
-from plfl.report.words import DASH, count, counted, listed, number, ratio
+from plfl.report.render import MAX_FINDINGS, MAX_ROWS, Cell, mean_cell, render_page
+from plfl.report.words import DASH, count, counted, listed, ratio
 
 _MARKS = {"beats": "●", "loses to": "▲", "unclear": "○"}
 _KINDS = {"beats": "good", "loses to": "bad"}
-_DUEL_HEAD = [
-    "source",
-    "ours",
-    "rival",
-    "our MASE",
-    "rival’s MASE",
-    "difference",
-    "in %",
-    "95 % interval",
-    "outcome",
-    "clients",
-    "left out",
-]
 
 
 def make_page(folder: Path, result: dict[str, Any]) -> str:
@@ -87,7 +74,10 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         draw_gains=draw_gains,
         weeks=weeks,
         clients=list(chain.from_iterable(week["clients"] for week in weeks)),
-        results=results_table(study),
+        results=list_results(study),
+        result_heads=[[AXES.get(axis, axis)] for axis in study.grid if axis in study.axes],
+        say_interval=say_interval,
+        max_rows=MAX_ROWS,
         name_value=name_value,
         as_json=json.dumps,
         findings=[(one, row) for one in study.sources for row in one.stored["findings"]],
@@ -97,7 +87,7 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
 
 
 def _draw_duels(study: StoredStudy) -> dict[str, Any] | None:
-    """Every comparison with its interval, as a chart and as a table."""
+    """Every comparison with its interval, as a chart."""
     if not study.duels:
         return None
     names = {source.focus.words for source in study.sources if source.focus}
@@ -112,9 +102,6 @@ def _draw_duels(study: StoredStudy) -> dict[str, Any] | None:
         "chart": interval_chart(
             [_duel_row(study, duel) for duel in study.duels if duel.found.mean is not None],
             label=f"Difference in test MASE with 95 % intervals. {'; '.join(said)}.",
-        ),
-        "table": behind(
-            table(_DUEL_HEAD, list(map(_duel_cells, study.duels)), label="of comparisons")
         ),
     }
 
@@ -132,24 +119,6 @@ def _duel_row(study: StoredStudy, duel: Duel) -> Row:
         found.interval,
         f"interval {kind}",
     )
-
-
-def _duel_cells(duel: Duel) -> list[str | Cell]:
-    source, rival, found = duel
-    assert source.focus is not None
-    return [
-        source.label,
-        f"{source.focus.short} ({source.focus.detail})",
-        f"{rival.short} ({rival.detail})",
-        source.focus.point.cell("mase_mean"),
-        rival.point.cell("mase_mean"),
-        DASH if found.mean is None else f"{found.mean:+.4f}",
-        DASH if found.share is None else f"{100 * found.share:+.1f}",
-        DASH if found.interval is None else say_interval(found.interval),
-        {"unclear": "no clear difference"}.get(found.outcome, found.outcome),
-        f"{found.num_clients:,}",
-        f"{found.num_left_out:,}",
-    ]
 
 
 def _read_week(folder: Path, study: StoredStudy, source: Source) -> dict[str, Any]:
@@ -327,7 +296,10 @@ def draw_folds(study: StoredStudy, source: Source) -> dict[str, Any]:
         "title": source.label,
         "caption": "",
         "chart": ratio_rows(rows, label=label),
-        "table": behind(_folds_table(source.label, parts, tracks, cells)),
+        "heads": list(chain.from_iterable((who, ["with"]) for who in tracks)),
+        "parts": parts,
+        "tracks": tracks,
+        "cells": cells,
     }
 
 
@@ -345,25 +317,3 @@ def _fold_row(name: str, values: dict[str, float | None], styles: Mapping[str, i
     ]
     best = min(known, key=lambda who: known[who], default="")
     return Row(name, marks, f"{best} {ratio(known.get(best))}".removeprefix(f"{WINNER} "))
-
-
-def _folds_table(
-    label: str, parts: Sequence[Source], tracks: dict[str, list[Part]], cells: dict[str, list[Cell]]
-) -> Markup:
-    head = ["part", "tested from (UTC)", "to", "clients"]
-    rows: list[list[str | Cell]] = [
-        [
-            f"fold {k}" if k else "single split",
-            *(left(time[:10]) for time in part.stored["test"]),
-            f"{len(part.stored['clients']):,}",
-        ]
-        for k, part in enumerate(parts)
-    ]
-    rows += [["mean of folds", "", "", ""], ["standard deviation", "", "", ""]]
-    for who, track in tracks.items():
-        head += [who, "with"]
-        own = [*cells[who], Cell(number(spread(track[1:])))]
-        details = [*(left(one.detail if one else DASH) for one in track), Cell(""), Cell("")]
-        for row, *added in zip(rows, own, details, strict=True):
-            row += added
-    return table(head, rows, label=f"of the folds of {label}")

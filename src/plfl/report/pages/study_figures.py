@@ -29,35 +29,23 @@ from plfl.report.charts import (
     thin,
 )
 from plfl.report.grid import Baseline, Point, Source, StoredStudy, name_level, name_value
-from plfl.report.render import MAX_ROWS, Cell, Line, behind, left, mean_cell, table
+from plfl.report.render import Cell, mean_cell
 from plfl.report.words import DASH, amount, count, number, ratio
 
-Figure = dict[str, Any]  # Title, caption, chart and table
+Figure = dict[str, Any]  # Title, caption, chart, and what its table is made of
 SIGNS = "■●◆▼○"
 AXES = {"client": "client optimizer", "server": "server optimizer", "personal": "personalization"}
 _MAX_LOAD_ROWS = 240
-_MEBIBIT = 2**20 / 8  # bytes
 _LOADS = (("load_mean", "l1", "●", "mean"), ("load_sd", "l2", "◇", "standard deviation"))
 
 
-def draw_loads(source: Source, num_sources: int) -> Figure:
+def draw_loads(source: Source) -> Figure:
     """Mean and standard deviation of each client's load, largest first."""
     stored = list(enumerate(source.stored["clients"]))
     stored.sort(key=lambda item: -(item[1]["load_mean"] or 0))
     means = [client["load_mean"] for _, client in stored if client["load_mean"]]
     label = f"Mean and standard deviation of the load of {len(stored)} clients of {source.label}"
     label += f", means from {number(min(means))} to {number(max(means))} kWh" if means else ""
-    cells = [
-        [
-            client["id"],
-            left(client["zone"] or DASH),
-            *(
-                Cell(number(client[field]), f"sources[{source.index}].clients[{k}].{field}")
-                for field, *_ in _LOADS
-            ),
-        ]
-        for k, client in stored
-    ]
     rows = [
         Row(
             client["id"],
@@ -69,15 +57,13 @@ def draw_loads(source: Source, num_sources: int) -> Figure:
         )
         for _, client in thin(stored, _MAX_LOAD_ROWS)
     ]
-    head = ["client", "time zone", "mean", "standard deviation"]
-    most = MAX_ROWS // num_sources
     return {
         "title": source.label,
         "caption": (
             f"kWh per {source.stored['interval_minutes']:g} minutes, logarithmic; largest first"
         ),
         "chart": log_rows(rows, label=f"{label}."),
-        "table": behind(table(head, cells, label=f"of the loads of {source.label}", most=most)),
+        "clients": stored,
     }
 
 
@@ -90,18 +76,6 @@ def draw_traffic(study: StoredStudy) -> Figure:
         level = name_level(run["point"]["personal"])[1] if study.has_levels else ""
         found.setdefault((level, run["bytes_per_client_round"]), k)
     rows = [(_name_runs(study, k, len(found)), size, k) for (_, size), k in found.items()]
-    cells: list[Line] = [
-        [
-            name,
-            Cell(f"{study.runs[k]['num_shared_params']:,}", f"runs[{k}].num_shared_params"),
-            Cell(f"{size:,}", f"runs[{k}].bytes_per_client_round"),
-            f"{size / _MEBIBIT:.2f}",
-            *(amount(size * len(source.stored["clients"])) for source in study.sources),
-        ]
-        for name, size, k in rows
-    ]
-    head = ["level", "shared parameters", "bytes per client and round", "Mibit (the paper’s unit)"]
-    head += [f"{source.label}: all clients, per round" for source in study.sources]
     said = "; ".join(f"{name} {amount(size)}" for name, size, _ in rows)
     return {
         "title": "",
@@ -110,7 +84,8 @@ def draw_traffic(study: StoredStudy) -> Figure:
             [(name, float(size), amount(size)) for name, size, _ in rows],
             label=f"Traffic per client and round: {said}.",
         ),
-        "table": behind(table(head, cells, label="of the traffic")),
+        "heads": [f"{source.label}: all clients, per round" for source in study.sources],
+        "rows": rows,
     }
 
 
@@ -155,15 +130,12 @@ def _draw_map(
     lowest = lowest_of(cells)
     said = f"lowest: {lowest.title}" if lowest else "undefined everywhere"
     label = f"Test MASE on {where}, by {' and '.join(axes)}; {said}."
-    body = [
-        [row, *(heat.cell if heat else "" for heat in line)]
-        for row, line in zip(rows, cells, strict=True)
-    ]
     return {
         "title": title,
         "num_columns": len(columns),
         "chart": heat_map(rows, columns, cells, shades, label=label),
-        "table": behind(table([axes[0], *columns], body, label=f"of {title}")),
+        "heads": [axes[0], *columns],
+        "rows": list(zip(rows, cells, strict=True)),
     }
 
 
@@ -206,8 +178,6 @@ def draw_curves(source: Source) -> Figure:
     """Validation MASE by round, mean over seeds, of each contender."""
     found = [_curve(one.point) for one in source.contenders]
     rounds = sorted({x for curve in found for x in curve})
-    rows: list[Line] = [[f"{x:g}", *(curve.get(x, DASH) for curve in found)] for x in rounds]
-    heads = [f"{one.short} ({one.detail})" for one in source.contenders]
     curves = {}
     ends = []
     for one, curve in zip(source.contenders, found, strict=True):
@@ -222,7 +192,9 @@ def draw_curves(source: Source) -> Figure:
             label=f"Validation MASE by round on {source.label}: {', '.join(ends)}.",
             reference=1,
         ),
-        "table": behind(table(["round", *heads], rows, label=f"of the curves of {source.label}")),
+        "heads": [f"{one.short} ({one.detail})" for one in source.contenders],
+        "rounds": rounds,
+        "curves": found,
     }
 
 
@@ -237,11 +209,10 @@ def _curve(point: Point) -> dict[float, Cell]:
 
 
 _Scores = Mapping[str, Mapping[str, Cell]]  # MASE by client of each contender, by its short name
-_MAX_OPEN_ROWS = 60
 _MAX_WORDS = 14  # characters of a method's name in a chart
 
 
-def draw_gains(source: Source, num_sources: int) -> dict[str, Any]:
+def draw_gains(source: Source) -> dict[str, Any]:
     """Every client's test MASE: by client for the worst, and by method for all."""
     scores = {
         one.short: {client: one.point.client_cell(client) for client in source.ids}
@@ -253,12 +224,18 @@ def draw_gains(source: Source, num_sources: int) -> dict[str, Any]:
     shown = [row for row in rows if row.marks]
     worst = shown[:MAX_NAMED_ROWS]
     label = f"Test MASE of {len(worst)} clients of {source.label} by method"
+    # why a MASE is undefined, in the words of the first run that has any
+    runs = [run for one in source.contenders for run in one.point.stored]
+    notes = {c["id"]: c["note"] for run in reversed(runs) for c in run["clients"] if c["note"]}
     return {
         "num_shown": len(worst),
         "num_more": len(shown) - len(worst),
         "by_client": ratio_rows(worst, label=f"{label}; the numbers are in the table."),
         "by_method": _draw_methods(source, scores),
-        "table": behind(_clients_table(source, ordered, scores, MAX_ROWS // num_sources)),
+        "heads": [one.name for one in source.contenders] + [one.words for one in source.baselines],
+        "clients": ordered,
+        "scores": scores,
+        "notes": notes,
     }
 
 
@@ -294,30 +271,10 @@ def _method_row(name: str, scores: Sequence[float | None]) -> Row:
     return Row(name, marks, f"{losers:,} of {len(values):,}", "bad" if losers else "")
 
 
-def _clients_table(source: Source, ids: Sequence[str], scores: _Scores, most: int) -> Markup:
-    # why a MASE is undefined, in the words of the first run that has any
-    runs = [run for one in source.contenders for run in one.point.stored]
-    notes = {c["id"]: c["note"] for run in reversed(runs) for c in run["clients"] if c["note"]}
-    rows: list[Line] = [
-        [
-            client,
-            *(own[client] for own in scores.values()),
-            *(Cell(ratio(b.values.get(client)), b.paths.get(client, "")) for b in source.baselines),
-            left(notes.get(client, "")),
-        ]
-        for client in ids
-    ]
-    names = [one.name for one in source.contenders] + [one.words for one in source.baselines]
-    label = f"of the clients of {source.label}"
-    return table(["client", *names, "note"], rows, label=label, most=most)
-
-
-def results_table(study: StoredStudy) -> Markup:
-    """Every point of every source, and the baselines."""
+def list_results(study: StoredStudy) -> list[tuple[str, list[str], list[Cell]]]:
+    """Every point of every source, and the baselines: source, words and numbers."""
     axes = [axis for axis in study.grid if axis in study.axes]
-    numbers = ["mean", "sd over seeds", "median", "worst", "losers", "validation"]
-    head = ["source", *(AXES.get(axis, axis) for axis in axes), "", *numbers]
-    rows: list[list[str | Cell]] = []
+    rows = []
     for source in study.sources:
         for point in source.points:
             values = [
@@ -325,15 +282,11 @@ def results_table(study: StoredStudy) -> Markup:
                 for axis in axes
             ]
             words = [*values, "chosen" if point in source.chosen else ""]
-            rows.append([source.label, *map(left, words), *_point_numbers(point)])
+            rows.append((source.label, words, _point_numbers(point)))
         for baseline in source.baselines:
             words = [f"baseline: {baseline.words}", *[""] * len(axes)]
-            rows.append([source.label, *map(left, words), *_baseline_numbers(baseline)])
-    return behind(
-        table(head, rows, label="of results"),
-        f"Test MASE of {len(rows):,} points and baselines",
-        is_open=len(rows) <= _MAX_OPEN_ROWS,
-    )
+            rows.append((source.label, words, _baseline_numbers(baseline)))
+    return rows
 
 
 def _point_numbers(point: Point) -> list[Cell]:
