@@ -133,6 +133,12 @@ class Source:
         """All but the focus."""
         return [contender for contender in self.contenders if contender is not self.focus]
 
+    @property
+    def notes(self) -> dict[str, str]:
+        """Why a client's MASE is undefined, in the words of the first run that has any."""
+        runs = [run for one in self.contenders for run in one.point.stored]
+        return {c["id"]: c["note"] for run in reversed(runs) for c in run["clients"] if c["note"]}
+
     @cached_property
     def ids(self) -> list[str]:
         """Every client that a run of the source names, those left out included."""
@@ -201,6 +207,11 @@ class StoredStudy:
         labels = label_sources([source["name"] for source in stored])
         return [self._source(k, label, stored[k]) for k, label in enumerate(labels)]
 
+    @property
+    def findings(self) -> list[tuple[Source, dict[str, Any]]]:
+        """What the data doctor found in each source."""
+        return [(source, row) for source in self.sources for row in source.stored["findings"]]
+
     @cached_property
     def folds(self) -> list["StoredStudy"]:
         """Every fold as a study of its own, in the order of time."""
@@ -233,10 +244,7 @@ class StoredStudy:
             for own in rows.values()
         ]
         contenders = self._levels(points) if self.has_levels else self._best(points)
-        by_point = {one.point: one for one in contenders}
-        best = [by_point[point] for point in _rank(list(by_point))]
-        # PL-FL where it is compared; else the one with the lowest validation MASE
-        focus = next((one for one in best if one.short == _LEVELS["mlp"][0]), [*best, None][0])
+        focus = _find_focus(contenders)
         chosen = [one.point for one in contenders if self.has_levels or one is focus]
         baselines = self._baselines(index, stored, points)
         return Source(index, label, stored, points, contenders, focus, chosen, baselines)
@@ -320,6 +328,13 @@ class StoredStudy:
 def _rank(points: Sequence[Point]) -> list[Point]:
     """Points from the lowest validation MASE on; those without one are left out."""
     return [points[k] for k in find_lowest([point.seeds("validation_mase") for point in points])]
+
+
+def _find_focus(contenders: Sequence[Contender]) -> Contender | None:
+    """PL-FL where it is compared; else the one with the lowest validation MASE."""
+    by_point = {one.point: one for one in contenders}
+    best = [by_point[point] for point in _rank(list(by_point))]
+    return next((one for one in best if one.short == _LEVELS["mlp"][0]), best[0] if best else None)
 
 
 def _difference(source: Source, rival: Contender) -> Difference:

@@ -85,8 +85,7 @@ def read_clients(
     """What is shown of these clients' forecasts: of the worst the last week, of all the errors by
     hour, and those of repetitions by lead.
     """
-    charted = [client["id"] for client in ranked if client["mae"] is not None]
-    charted = charted[:MAX_CHARTED_CLIENTS]
+    charted = _with_forecasts(ranked)[:MAX_CHARTED_CLIENTS]
     zones = {client["id"]: client.get("zone") for client in ranked}
     hours: dict[str, HourErrors] = {}
     weeks: dict[str, np.ndarray] = {}
@@ -99,13 +98,11 @@ def read_clients(
         scores.append(_score_repeats(series, interval, leads))
         if client in charted:
             weeks[client] = last_week(series, interval)
-    means = [mean_defined(own) for own in zip(*scores, strict=True)]
-    repeats = {
-        name.replace("_", " "): means[k * len(leads) : (k + 1) * len(leads)]
-        for k, name in enumerate(_REPEATS if means else ())
-    }
+    means = np.array(list(map(mean_defined, zip(*scores, strict=True))), object)
+    names = [name.replace("_", " ") for name in _REPEATS]
+    repeats = dict(zip(names, means.reshape(len(names), -1).tolist(), strict=True))
     shown = {client: weeks[client] for client in charted if client in weeks}
-    return Forecasts(shown, hours, percent, repeats)
+    return Forecasts(shown, hours, percent, repeats if scores else {})
 
 
 def _score_repeats(
@@ -187,6 +184,10 @@ def rank(clients: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda client: (client["mase"] is None, -(client["mase"] or 0)))
 
 
+def _with_forecasts(clients: Iterable[dict[str, Any]]) -> list[str]:
+    return [client["id"] for client in clients if client["mae"] is not None]
+
+
 def draw_hours(forecasts: Forecasts) -> dict[str, Any] | None:
     """Relative errors by hour, mean over clients; None if there are none."""
     means, num_clients = forecasts.mean_by_hour()
@@ -217,7 +218,7 @@ def draw_clients(
 
 def say_hidden(ranked: Sequence[dict[str, Any]]) -> str:
     """How many clients are not charted; nothing if all are."""
-    num_more = sum(client["mae"] is not None for client in ranked) - MAX_CHARTED_CLIENTS
+    num_more = len(_with_forecasts(ranked)) - MAX_CHARTED_CLIENTS
     if num_more <= 0:
         return ""
     return f"Only the {MAX_CHARTED_CLIENTS} worst clients are here; there are {num_more:,} more."

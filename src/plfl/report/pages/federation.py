@@ -53,11 +53,13 @@ def make_federation_page(found: Mapping[str, Any], under_way: str, traffic: str)
         ),
         history=history,
         rounds=history[: -_SHOWN_ROUNDS - 1 : -1],
-        clients=sorted(
-            found["clients"], key=lambda one: not (one["refused"] or one["rest"] or one["problem"])
-        ),
+        clients=sorted(found["clients"], key=_is_well),
         traffic=traffic,
     )
+
+
+def _is_well(client: Mapping[str, Any]) -> bool:
+    return not (client["refused"] or client["rest"] or client["problem"])
 
 
 def make_waiting_page(words: str) -> str:

@@ -22,7 +22,6 @@ from plfl.report.compare import NUM_DRAWS
 from plfl.report.grid import WINNER, Contender, Duel, Source, StoredStudy, name_value
 from plfl.report.pages.clients import draw_clients, rank, read_clients, say_hidden
 from plfl.report.pages.study_figures import (
-    AXES,
     SIGNS,
     draw_curves,
     draw_gains,
@@ -75,12 +74,10 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         weeks=weeks,
         clients=list(chain.from_iterable(week["clients"] for week in weeks)),
         results=list_results(study),
-        result_heads=[[AXES.get(axis, axis)] for axis in study.grid if axis in study.axes],
         say_interval=say_interval,
         max_rows=MAX_ROWS,
         name_value=name_value,
         as_json=json.dumps,
-        findings=[(one, row) for one in study.sources for row in one.stored["findings"]],
         max_findings=MAX_FINDINGS,
         counted=counted,
     )
@@ -200,8 +197,7 @@ def say_folds(study: StoredStudy) -> str:
     what = f"{counted(len(tests), 'test')} ({folds}, {counted(len(study.sources), 'source')})"
     names = {source.focus.words for source in tests if source.focus}
     if not study.has_levels or len(names) != 1:
-        pairs = [(study.sources[one.index].focus, one.focus) for one in tests]
-        same = sum(a.point.values == b.point.values for a, b in pairs if a and b)
+        same = sum(_is_same(study.sources[source.index].focus, source.focus) for source in tests)
         return (
             f"In {same:,} of {what}, what is chosen on validation data is what the single split "
             "chooses."
@@ -215,6 +211,10 @@ def say_folds(study: StoredStudy) -> str:
         verb, where = _say_outcomes({name: f" in {num:,}" for name, num in outcomes.items()})
         said.append(f"{verb} {rival}{where}")
     return f"Of {what}, {names.pop()} {'; it '.join(said) or 'has no rival'}."
+
+
+def _is_same(one: Contender | None, other: Contender | None) -> bool:
+    return one is not None and other is not None and one.point.values == other.point.values
 
 
 def say_difference(duel: Duel) -> tuple[str, str]:
@@ -285,7 +285,7 @@ def draw_folds(study: StoredStudy, source: Source) -> dict[str, Any]:
         for who, track in tracks.items()
     }
     names = ["single split", *(f"{part.stored['test'][0][:10]} on" for part in parts[1:])]
-    styles = {who: next((one.style for one in own if one), 0) for who, own in tracks.items()}
+    styles = {who: _find_style(track) for who, track in tracks.items()}
     rows = [
         _fold_row(name, {who: own[k].value for who, own in cells.items()}, styles)
         for k, name in enumerate([*names, "mean of folds"])
@@ -301,6 +301,10 @@ def draw_folds(study: StoredStudy, source: Source) -> dict[str, Any]:
         "tracks": tracks,
         "cells": cells,
     }
+
+
+def _find_style(track: Sequence[Part]) -> int:
+    return next((one.style for one in track if one), 0)
 
 
 def _fold_row(name: str, values: dict[str, float | None], styles: Mapping[str, int]) -> Row:

@@ -224,18 +224,13 @@ def draw_gains(source: Source) -> dict[str, Any]:
     shown = [row for row in rows if row.marks]
     worst = shown[:MAX_NAMED_ROWS]
     label = f"Test MASE of {len(worst)} clients of {source.label} by method"
-    # why a MASE is undefined, in the words of the first run that has any
-    runs = [run for one in source.contenders for run in one.point.stored]
-    notes = {c["id"]: c["note"] for run in reversed(runs) for c in run["clients"] if c["note"]}
     return {
         "num_shown": len(worst),
         "num_more": len(shown) - len(worst),
         "by_client": ratio_rows(worst, label=f"{label}; the numbers are in the table."),
         "by_method": _draw_methods(source, scores),
-        "heads": [one.name for one in source.contenders] + [one.words for one in source.baselines],
         "clients": ordered,
         "scores": scores,
-        "notes": notes,
     }
 
 
@@ -271,8 +266,10 @@ def _method_row(name: str, scores: Sequence[float | None]) -> Row:
     return Row(name, marks, f"{losers:,} of {len(values):,}", "bad" if losers else "")
 
 
-def list_results(study: StoredStudy) -> list[tuple[str, list[str], list[Cell]]]:
-    """Every point of every source, and the baselines: source, words and numbers."""
+def list_results(study: StoredStudy) -> dict[str, Any]:
+    """Every point of every source, and the baselines: source, words and numbers; and what the words
+    are.
+    """
     axes = [axis for axis in study.grid if axis in study.axes]
     rows = []
     for source in study.sources:
@@ -286,7 +283,7 @@ def list_results(study: StoredStudy) -> list[tuple[str, list[str], list[Cell]]]:
         for baseline in source.baselines:
             words = [f"baseline: {baseline.words}", *[""] * len(axes)]
             rows.append((source.label, words, _baseline_numbers(baseline)))
-    return rows
+    return {"heads": [[AXES.get(axis, axis)] for axis in axes], "rows": rows}
 
 
 def _point_numbers(point: Point) -> list[Cell]:

@@ -109,8 +109,7 @@ class Jobs:
         found: dict[str, dict[str, Any]] = {}
         for path in sorted((self.folder / "stacks").glob("stack-*.json")):
             found |= json.loads(path.read_text(encoding="utf-8"))
-        names = [self.name_of(run.config, run.place) for run in self.runs]
-        waiting = [run for run, name in zip(self.runs, names, strict=True) if name not in found]
+        waiting = [run for run in self.runs if self._key(run) not in found]
         self.num_done = len(self.runs) - len(waiting)
         self.steps_done = self.num_steps - sum(map(self._steps, waiting))
         if self.num_done:
@@ -118,16 +117,15 @@ class Jobs:
         self._observe()
         with stop_signals() as stop:
             for chunk, rows in self._trained(waiting, stop.is_set):
-                own = [self.name_of(run.config, run.place) for run in chunk]
-                fresh = dict(zip(own, rows, strict=True))
+                fresh = dict(zip(map(self._key, chunk), rows, strict=True))
                 (self.folder / "stacks").mkdir(exist_ok=True)
-                write_json(self.folder / "stacks" / f"stack-{own[0]}.json", fresh)
+                write_json(self.folder / "stacks" / f"stack-{self._key(chunk[0])}.json", fresh)
                 found |= fresh
                 self.num_done += len(chunk)
                 self._observe()
                 if stop.is_set() and self.num_done < len(self.runs):
                     self._leave()
-        return [found[name] for name in names]
+        return [found[self._key(run)] for run in self.runs]
 
     def _leave(self) -> None:
         raise Interrupted("stopped", f"go on with plfl study --resume {self.folder}")
@@ -161,6 +159,9 @@ class Jobs:
         task = self.tasks[run.place]
         steps = count_steps(run.config, task.num_windows)
         return run.config.rounds * steps * task.panel.num_clients
+
+    def _key(self, run: Run) -> str:
+        return self.name_of(run.config, run.place)
 
     def name_of(self, config: Config, place: Where) -> str:
         """A name for what is computed."""
