@@ -1,4 +1,5 @@
-"""Windows: what a model sees of a client's series, and which of it belongs to which part.
+"""Windows: from a panel to a task, that is, which times of each client's series train, validate and
+test, and its scaled series. What a model sees of a window is its view's (`plfl.forecast.views`).
 
 A window with origin t has the inputs at t - lookback + 1 .. t and the target at t + horizon. Origin
 and target lie in one part (training, validation or test, in this order of time); inputs may reach

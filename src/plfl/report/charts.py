@@ -49,8 +49,10 @@ def ticked(ticks: Sequence[float]) -> Scale:
     return Scale(ticks[0], ticks[-1], {tick: f"{tick:.6g}" for tick in ticks})
 
 
-def ratio_scale(values: Sequence[float]) -> Scale:
+def ratio_scale(values: Sequence[float]) -> Scale | None:
     """Around 1; a few far outliers do not squeeze the others, their marks sit at the edge."""
+    if not values:
+        return None
     ordered = sorted(values)
     typical = max(1, ordered[len(ordered) * 3 // 4])
     return ticked(nice_ticks(min(1, ordered[0]), max(1, min(ordered[-1], 3 * typical)), 5))
@@ -231,11 +233,8 @@ def stroke_chart(rows: Sequence[Row], *, label: str, height: int = _ROW_HEIGHT) 
 
 def ratio_rows(rows: Sequence[Row], *, label: str, has_zone: bool = True, **how: Any) -> Markup:
     """Rows of marks around the line at 1; beyond it is the zone of the losers."""
-    values = [mark.value for row in rows for mark in row.marks]
-    if not values:
-        return NOTHING
-    losing = 1 if has_zone else None
-    return _draw(rows, ratio_scale(values), label, references=[1], losing=losing, **how)
+    scale = ratio_scale([mark.value for row in rows for mark in row.marks])
+    return _draw(rows, scale, label, references=[1], losing=1 if has_zone else None, **how)
 
 
 def log_rows(rows: Sequence[Row], *, label: str) -> Markup:
@@ -253,10 +252,8 @@ def log_rows(rows: Sequence[Row], *, label: str) -> Markup:
 
 def share_rows(rows: Sequence[Row], targets: Sequence[float], *, label: str) -> Markup:
     """Rows of marks that are shares, on an axis in percent, with a dashed line at each target."""
-    if not rows:
-        return NOTHING
     values = [*targets, *(mark.value for row in rows for mark in row.marks)]
-    ticks = nice_ticks(100 * min(values), 100 * max(values), num_steps=5)
+    ticks = nice_ticks(100 * min(values, default=0), 100 * max(values, default=1), num_steps=5)
     shown = {tick / 100: f"{tick:g} %" for tick in ticks if tick <= 100}
     return _draw(rows, Scale(min(shown), max(shown), shown), label, references=targets)
 
@@ -265,15 +262,13 @@ def interval_chart(rows: Sequence[Row], *, label: str) -> Markup:
     """Marks with intervals around the line at 0."""
     values = [mark.value for row in rows for mark in row.marks]
     values += [end for row in rows for end in row.bar or ()]
-    if not values:
-        return NOTHING
-    scale = ticked(nice_ticks(min(0, *values), max(0, *values), num_steps=5))
-    return _draw(rows, scale, label, references=[0])
+    scale = ticked(nice_ticks(min([0, *values]), max([0, *values]), num_steps=5))
+    return _draw(rows, scale if values else None, label, references=[0])
 
 
 def _draw(
     rows: Sequence[Row],
-    scale: Scale,
+    scale: Scale | None,
     label: str,
     *,
     references: Sequence[float] = (),
@@ -281,8 +276,10 @@ def _draw(
     kind: str = "bars",
     height: float = _ROW_HEIGHT,
 ) -> Markup:
-    """Each row with its name, or thin and nameless where there are too many."""
-    if not rows:
+    """Each row with its name, or thin and nameless where there are too many; without rows, or a
+    scale for them, there is nothing to draw.
+    """
+    if not rows or scale is None:
         return NOTHING
     is_named = len(rows) <= MAX_NAMED_ROWS
     return render(
