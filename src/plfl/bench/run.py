@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +29,7 @@ from plfl.federate.processes.devices import core_numbers, usable_cores
 from plfl.report.page import write_report
 from plfl.report.pages.bench import say_rate
 from plfl.runs import folder as runfolder
+from plfl.runs.folder import Tell
 from plfl.storage import write_json
 
 YEAR = 365
@@ -117,9 +118,6 @@ def days_for(num_clients: int) -> int:
     return max(_MIN_DAYS, min(YEAR, _MAX_CLIENT_DAYS // num_clients))
 
 
-# Called with where a benchmark stands, in words, in figures and as so much of so much.
-Observer = Callable[[str, Sequence[str], int, int], None]
-
 # Where a checkout has what asks the other systems.
 ASKING = Path(__file__).parents[3] / "benchmarks" / "peers" / "asking.py"
 _NO_PEERS = "peers need a checkout of plfl (benchmarks/peers), and this is the package alone"
@@ -139,7 +137,7 @@ _OF_A_POINT = (
 class Bench:
     """One benchmark under way."""
 
-    def __init__(self, options: Options, observer: Observer) -> None:
+    def __init__(self, options: Options, observer: Tell) -> None:
         self.options = options
         self.observer = observer
         self.cores = options.cores or usable_cores()
@@ -234,7 +232,7 @@ class Bench:
 
 
 def run_bench(
-    options: Options, folder: Path, observer: Observer = lambda *where: None
+    options: Options, folder: Path, observer: Tell = lambda *where: None
 ) -> dict[str, Any]:
     """Measure, write result.json and report.html into a new folder, and return what was found:
     figures of the first federation by name, then all of them.

@@ -11,7 +11,7 @@ and the same model trained on those days alone.
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -42,6 +42,7 @@ from plfl.forecast.windows import Task, make_task, split_bounds
 from plfl.recipes import make_recipe
 from plfl.report.page import ADAPTATION, write_report
 from plfl.runs import folder as runfolder
+from plfl.runs.folder import Tell
 from plfl.runs.results import describe_personal, score_clients
 from plfl.runs.tuning import Choice, Tuner, fine_tune, run_rounds
 from plfl.storage import write_json, write_text
@@ -65,10 +66,6 @@ _SAME_COVARIATES = (
 )
 _SETTABLE = (*TABLE_FIELDS, "tune_rounds", "tune_lr", "device", "cores")
 log = logging.getLogger("plfl")
-
-
-# Called with where the work stands, in words, in figures and as so much of so much.
-Observer = Callable[[str, Sequence[str], int, int], None]
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,7 @@ def adapt(
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     curve: bool = False,
-    observer: Observer | None = None,
+    observer: Tell | None = None,
 ) -> Adaptation:
     """Make a personal model of each meter from the shared part of a run.
 
@@ -319,7 +316,7 @@ class _Adapter:
     run: _Run
     config: Config
     devices: Sequence[jax.Device]
-    tell: Observer
+    tell: Tell
 
     def adapt(self, task: Task, place: Path | None) -> list[Meter]:
         """A model of each meter, and what became of it, in the order of ids."""

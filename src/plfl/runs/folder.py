@@ -5,7 +5,7 @@ safe in it when something fails.
 import errno
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +18,8 @@ from plfl.storage import locked
 # All that a run leaves if it is killed before its first checkpoint.
 _BEFORE_FIRST_CHECKPOINT = {".lock", "log.txt", ".config.toml.tmp", "config.toml", "state.new"}
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Called with where long work stands: in words, in figures, and as so much of so much.
+Tell = Callable[[str, Sequence[str], int, int], None]
 log = logging.getLogger("plfl")
 
 

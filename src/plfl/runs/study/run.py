@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -40,7 +40,7 @@ from plfl.report.page import write_report
 from plfl.runs import folder as runfolder
 from plfl.runs.comparisons import compare
 from plfl.runs.finish import versions
-from plfl.runs.folder import RunFiles
+from plfl.runs.folder import RunFiles, Tell
 from plfl.runs.results import (
     ClientResult,
     score_baseline,
@@ -60,22 +60,6 @@ log = logging.getLogger("plfl")
 Curve = list[dict[str, float | None]]
 
 
-@dataclass(frozen=True)
-class StudyProgress:
-    """Where a study stands."""
-
-    # Runs.
-    num_done: int
-    num_runs: int
-    # Client-steps, those of finished runs included.
-    steps_done: int
-    num_steps: int
-    client_steps_per_second: float | None
-
-
-Observer = Callable[[StudyProgress], None]
-
-
 # A stack of runs, ready to train.
 _Prepared = tuple[list[Run], Stack, StackState]
 
@@ -89,7 +73,7 @@ class Jobs:
         runs: list[Run],
         tasks: dict[Where, Task],
         devices: Sequence[jax.Device],
-        observer: Observer,
+        observer: Tell,
     ) -> None:
         self.folder = folder
         self.runs = runs
@@ -250,11 +234,12 @@ class Jobs:
         return self.trained_steps / self.trained_seconds if self.trained_seconds else None
 
     def _observe(self) -> None:
-        self.observer(
-            StudyProgress(
-                self.num_done, len(self.runs), self.steps_done, self.num_steps, self.speed()
-            )
-        )
+        """Tell how many runs are done, and client-steps, those of finished runs included."""
+        speed = self.speed()
+        share = f"{self.steps_done / self.num_steps:.0%}"
+        figures = [share, f"{speed:,.0f} client-steps/s"] if speed else []
+        at = f"{self.num_done:,}/{len(self.runs):,} runs"
+        self.observer(at, figures, self.steps_done, self.num_steps)
 
     def _describe(
         self,
@@ -284,7 +269,7 @@ _METRICS = [metric.name for metric in POINT_METRICS]  # of results.csv
 
 
 def run_study(
-    study: Study, folder: Path, *, is_resumed: bool = False, observer: Observer | None = None
+    study: Study, folder: Path, *, is_resumed: bool = False, observer: Tell | None = None
 ) -> Path:
     """Train all runs that are not finished yet, and write results and report; returns the study's
     folder.
@@ -297,7 +282,7 @@ def run_study(
         write_json(folder / "study.json", asdict(study))
         sources = [load_tasks(source, runs) for source in study.data]
         tasks = {where: task for tasks in sources for where, task in tasks.items()}
-        jobs = Jobs(folder, runs, tasks, devices, observer or (lambda progress: None))
+        jobs = Jobs(folder, runs, tasks, devices, observer or (lambda *where: None))
         finished = jobs.go()
         baselines = {source: _compare(jobs, study, source) for source in study.data}
         seconds = time.perf_counter() - started
@@ -306,7 +291,7 @@ def run_study(
     return folder
 
 
-def resume_study(folder: Path, observer: Observer | None = None) -> Path:
+def resume_study(folder: Path, observer: Tell | None = None) -> Path:
     """Go on with a study where it was stopped."""
     return run_study(read_stored(folder), folder, is_resumed=True, observer=observer)
 
