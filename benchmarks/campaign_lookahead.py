@@ -65,7 +65,7 @@ from plfl.frames import forecaster
 from plfl.frames.readings import Record
 from plfl.recipes import make_recipe
 from plfl.runs import adapt as adapting
-from plfl.runs.tuning import Tuner, _Judge, fine_tune
+from plfl.runs.tuning import Tuner, _judge, fine_tune
 from plfl.storage import digest, read_arrays
 
 HOURS, METERS = 960, 3
@@ -622,10 +622,12 @@ def judged(task: Task, config: Config) -> dict[str, Any]:
     view = task.view
     assert isinstance(view, PastDays)
     found: dict[str, Any] = {}
-    judge = _Judge(task)
     guesses = [_guess(task, row, origins) for row, origins in enumerate(task.origins["validation"])]
-    found["errors"] = judge.errors(
-        [_guess(task, row, origins) for row, origins in enumerate(judge.origins)]
+    found["errors"] = np.array(
+        [
+            _judge(task, row, origins, _guess(task, row, origins))
+            for row, origins in enumerate(task.origins["validation"])
+        ]
     )
     for row, calibration in enumerate(fit_all(task, guesses)):
         found |= _windows(task, row, "validation", int(task.bounds[row][2]))
