@@ -71,7 +71,7 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         rivals=rivals,
         words=say_rivals(rivals),
         missing=say_missing(rivals),
-        compare_with=_compare,
+        name_rival=name_rival,
         remarks=_remarks(result, clients),
         history=history,
         loss_chart=_draw_history(history, "loss", "Training loss"),
@@ -104,22 +104,6 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
 def _parse_history(text: str) -> _History:
     rows = csv.DictReader(io.StringIO(text))
     return [{name: float(value) if value else None for name, value in row.items()} for row in rows]
-
-
-def _compare(rival: Rival, num_scored: int, *, is_judged: bool) -> tuple[str, str]:
-    """The run against a baseline, over the clients where both are defined; judged, a small
-    difference is none.
-    """
-    label = name_rival(rival.name) if is_judged else rival.name.replace("_", " ")
-    if not rival.num_both:
-        return "undefined", f"against {label}: no client has both errors"
-    ours, theirs = rival.means
-    numbers = f"MASE {ratio(ours)} against {ratio(theirs)}"
-    if rival.num_both < num_scored:
-        numbers += f", over the {rival.num_both:,} clients that have both"
-    if is_judged and rival.difference.outcome == "unclear":
-        return "No clear difference", f"from {label}: {numbers}"
-    return f"{'Beats' if ours < theirs else 'Loses to'} {label}", numbers
 
 
 def _remarks(result: dict[str, Any], clients: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
