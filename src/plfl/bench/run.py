@@ -36,6 +36,20 @@ YEAR = 365
 _MAX_CLIENT_DAYS = 200_000
 _MIN_DAYS = 14
 _SWEPT_CLIENTS = (12, 120, 1_200, 12_000)
+# Where a checkout has what asks the other systems.
+ASKING = Path(__file__).parents[3] / "benchmarks" / "peers" / "asking.py"
+_NO_PEERS = "peers need a checkout of plfl (benchmarks/peers), and this is the package alone"
+_LONGEST_SECONDS = 3600
+_QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+_OF_A_SYSTEM = ("rates", "warmup_seconds", "how", "versions", "check_losses")
+_OF_A_POINT = (
+    *("days", "num_params", "flop_per_client_step", "local_steps"),
+    *("platform", "device_kind", "peak_bytes"),
+)
 
 
 class System(NamedTuple):
@@ -116,22 +130,6 @@ def make_options(*, clients: str | None = None, peers: str | None = None, **valu
 def days_for(num_clients: int) -> int:
     """Days of data per client: a year, or less where very many clients would not fit in memory."""
     return max(_MIN_DAYS, min(YEAR, _MAX_CLIENT_DAYS // num_clients))
-
-
-# Where a checkout has what asks the other systems.
-ASKING = Path(__file__).parents[3] / "benchmarks" / "peers" / "asking.py"
-_NO_PEERS = "peers need a checkout of plfl (benchmarks/peers), and this is the package alone"
-_LONGEST_SECONDS = 3600
-_QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
-_OF_A_SYSTEM = ("rates", "warmup_seconds", "how", "versions", "check_losses")
-_OF_A_POINT = (
-    *("days", "num_params", "flop_per_client_step", "local_steps"),
-    *("platform", "device_kind", "peak_bytes"),
-)
 
 
 class Bench:

@@ -25,6 +25,27 @@ from plfl.forecast.windows import Task, spread_origins
 
 # Each baseline repeats the load at the origin (None) or so many days before the target.
 REPEATS = {"persistence": None, "yesterday": 1, "last_week": 7}
+# In units of the inputs' variance, which scaling has made about 1; the last leaves persistence with
+# a drift.
+PENALTIES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e6)
+_MAX_WINDOWS = 4_000  # of a part that a client's fit looks at
+_BATCH = 4_096  # windows that are cut at once
+NUM_TREES = 400
+PATIENCE = 50  # trees without progress on the validation part after which a fit stops
+SETTINGS: dict[str, Any] = {
+    "objective": "l1",
+    "metric": "l1",
+    "learning_rate": 0.05,
+    "min_data_in_leaf": 20,
+    "max_bin": 63,
+    "feature_fraction": 0.8,
+    "bagging_fraction": 0.8,
+    "bagging_freq": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+    "num_threads": 1,
+    "verbosity": -1,
+}
 
 
 def repeat(
@@ -43,13 +64,6 @@ def repeat(
         back += days * steps_per_day
     times = origins + horizon - back
     return np.where(times >= 0, load[np.clip(times, 0, None)], np.nan)
-
-
-# In units of the inputs' variance, which scaling has made about 1; the last leaves persistence with
-# a drift.
-PENALTIES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e6)
-_MAX_WINDOWS = 4_000  # of a part that a client's fit looks at
-_BATCH = 4_096  # windows that are cut at once
 
 
 class Line(NamedTuple):
@@ -127,24 +141,6 @@ def _forecast_line(task: Task, row: int, line: Line, origins: np.ndarray) -> np.
         changes = windows.inputs.astype(np.float64) @ line.weights + line.intercept
         forecasts[batch] = load[origins[batch]] + changes * windows.units
     return forecasts
-
-
-NUM_TREES = 400
-PATIENCE = 50  # trees without progress on the validation part after which a fit stops
-SETTINGS: dict[str, Any] = {
-    "objective": "l1",
-    "metric": "l1",
-    "learning_rate": 0.05,
-    "min_data_in_leaf": 20,
-    "max_bin": 63,
-    "feature_fraction": 0.8,
-    "bagging_fraction": 0.8,
-    "bagging_freq": 1,
-    "deterministic": True,
-    "force_row_wise": True,
-    "num_threads": 1,
-    "verbosity": -1,
-}
 
 
 def boosted(

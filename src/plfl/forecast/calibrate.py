@@ -52,6 +52,8 @@ _MIN_FACTOR = 0.05
 _MAX_FACTOR = 20.0
 # With fewer residuals, a lead keeps the model's own quantiles, and the model is believed.
 _MIN_RESIDUALS = 20
+# From origins (windows,) of each client to its model's outputs (windows, leads, quantiles).
+Predict = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
 class Calibration(NamedTuple):
@@ -339,10 +341,6 @@ def calibrate(
     median = (1 - trust) * loads[:, None, None] + trust * forecasts[..., middle, None]
     side = np.sign(np.arange(forecasts.shape[-1]) - middle)
     return np.sort(median + side * _reach(forecasts, middle) * calibration.factors, axis=-1)
-
-
-# From origins (windows,) of each client to its model's outputs (windows, leads, quantiles).
-Predict = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def publish(task: Task, predict: Predict) -> tuple[list[Calibration], list[np.ndarray]]:

@@ -38,6 +38,13 @@ from plfl.forecast.windows import fill_short_gaps
 UNIT = "kWh"
 MODEL = "model"  # the quality of a point that is the model's; others are `fallback:REASON`
 LOST = "fallback:model-lost-of-late"
+_STALE = "fallback:stale-readings"
+_MISSING = "fallback:missing-readings"
+_FLAT = "fallback:flat-meter"
+_NONE = "fallback:no-readings"
+_BROKEN = "fallback:model-not-finite"
+# Repetitions in the order in which they are tried.
+_FALLBACKS = ("last_week", "yesterday", "persistence")
 
 
 @dataclass(frozen=True)
@@ -127,15 +134,6 @@ class Answer:
 def _rounded(value: float) -> float:
     """As many digits as float32 holds, however small the load is."""
     return float(f"{value:.7g}")
-
-
-_STALE = "fallback:stale-readings"
-_MISSING = "fallback:missing-readings"
-_FLAT = "fallback:flat-meter"
-_NONE = "fallback:no-readings"
-_BROKEN = "fallback:model-not-finite"
-# Repetitions in the order in which they are tried.
-_FALLBACKS = ("last_week", "yesterday", "persistence")
 
 
 class _Now(NamedTuple):

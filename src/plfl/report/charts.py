@@ -25,6 +25,17 @@ from plfl.report.words import ratio
 
 NOTHING = Markup("<p>There is nothing to draw.</p>")
 T = TypeVar("T")
+# (x, y), in order of x; y is None where the curve has a gap.
+Points = Sequence[tuple[float, float | None]]
+# (x, (low, high)), in order of x; None where the band has a gap.
+Band = Sequence[tuple[float, tuple[float, float] | None]]
+_MAX_DOTS = 50
+MAX_NAMED_ROWS = 24
+STROKE = "|"  # The sign of a mark that is a thin stroke, long for those above 1
+_ROW_HEIGHT = 24  # pixels
+_MAX_STROKES = 500
+_LEAST_WORST = 2.0
+_LEAST_SPAN = 0.1  # from the palest to the strongest blue, so that small differences look small
 
 
 @dataclass(frozen=True)
@@ -91,13 +102,6 @@ def log_ticks(low: float, high: float) -> list[float]:
 def thin(items: Sequence[T], most: int) -> Sequence[T]:
     """Every k-th item, so that at most so many are left."""
     return items[:: max(1, math.ceil(len(items) / most))]
-
-
-# (x, y), in order of x; y is None where the curve has a gap.
-Points = Sequence[tuple[float, float | None]]
-# (x, (low, high)), in order of x; None where the band has a gap.
-Band = Sequence[tuple[float, tuple[float, float] | None]]
-_MAX_DOTS = 50
 
 
 def line_chart(
@@ -170,12 +174,6 @@ def _stretches(band: Band, down: Scale) -> Iterator[Points]:
             yield lows + highs[::-1]
             lows = []
             highs = []
-
-
-MAX_NAMED_ROWS = 24
-STROKE = "|"  # The sign of a mark that is a thin stroke, long for those above 1
-_ROW_HEIGHT = 24  # pixels
-_MAX_STROKES = 500
 
 
 @dataclass(frozen=True)
@@ -293,10 +291,6 @@ def _draw(
         height=height if is_named else max(1.0, min(8.0, 360 / len(rows))),
         kind=kind if is_named else "",
     )
-
-
-_LEAST_WORST = 2.0
-_LEAST_SPAN = 0.1  # from the palest to the strongest blue, so that small differences look small
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,21 @@ from plfl.forecast.leads import find_scored
 from plfl.report.words import listed
 
 NUM_DRAWS = 2000
+_NAMES = {
+    **{level.name: level.words for level in LEVELS.values()},
+    "central": "one model on pooled data",
+    "fl_finetuned": "fine-tuned FL",
+    "lightgbm": "LightGBM",
+    "last_week": "repeating last week",
+    "yesterday": "repeating yesterday",
+}
+# Those that `--baselines all` adds and that everyone asks about.
+_TRAINED = ("lightgbm", "local", "fl", "fl_finetuned")
+_WORDS = {
+    "beats": "It is better than",
+    "loses to": "It is worse than",
+    "unclear": "There is no clear difference from",
+}
 
 
 @dataclass(frozen=True)
@@ -85,23 +100,6 @@ def bootstrap(values: np.ndarray) -> tuple[float, float]:
         means[draw] = values[seeds].mean(axis=0)[clients].mean()
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
-
-
-_NAMES = {
-    **{level.name: level.words for level in LEVELS.values()},
-    "central": "one model on pooled data",
-    "fl_finetuned": "fine-tuned FL",
-    "lightgbm": "LightGBM",
-    "last_week": "repeating last week",
-    "yesterday": "repeating yesterday",
-}
-# Those that `--baselines all` adds and that everyone asks about.
-_TRAINED = ("lightgbm", "local", "fl", "fl_finetuned")
-_WORDS = {
-    "beats": "It is better than",
-    "loses to": "It is worse than",
-    "unclear": "There is no clear difference from",
-}
 
 
 def say_ahead(leads: Iterable[str] | None, seconds: float) -> str:

@@ -27,9 +27,19 @@ from markupsafe import Markup
 
 from plfl.errors import BadInput, Damaged
 from plfl.report import words
-from plfl.report.words import ratio
 
 T = TypeVar("T")
+_TEMPLATES = Environment(
+    loader=PackageLoader("plfl.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_LONGEST_NAME = 14  # characters of a row's name; the full one is in its tooltip and in the table
+_FORMATS = (words.ratio, words.number, words.count, words.amount, words.duration, words.listed)
+MAX_ROWS = 1000
+MAX_FINDINGS = 100  # Rows of a list of remarks that a page shows
 
 
 def read(path: Path, parse: Callable[[str], T]) -> T:
@@ -56,22 +66,11 @@ def missing(path: Path) -> BadInput:
     )
 
 
-_TEMPLATES = Environment(
-    loader=PackageLoader("plfl.report"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_LONGEST_NAME = 14  # characters of a row's name; the full one is in its tooltip and in the table
-
-
 def shorten(name: str) -> str:
     """A name with its middle left out, where it is long."""
     return name if len(name) <= _LONGEST_NAME else f"{name[:4]}…{name[5 - _LONGEST_NAME :]}"
 
 
-_FORMATS = (words.ratio, words.number, words.count, words.amount, words.duration, words.listed)
 _TEMPLATES.filters |= {form.__name__: form for form in (*_FORMATS, words.sentence, shorten)}
 _TEMPLATES.filters |= {"plain": "{:g}".format, "grouped": "{:,}".format, "place": "{:.2f}%".format}
 
@@ -90,10 +89,6 @@ def render_page(template: str, *, script: str = "picker.js", **values: Any) -> s
     digest = b64encode(sha256(f"\n{code}".encode()).digest()).decode()
     own = {"style": Markup(style), "script": Markup(code), "digest": f"sha256-{digest}"}
     return str(render(template, **own, **values))
-
-
-MAX_ROWS = 1000
-MAX_FINDINGS = 100  # Rows of a list of remarks that a page shows
 
 
 @dataclass(frozen=True)
@@ -130,7 +125,7 @@ def key(name: str) -> str:
 def mean_cell(
     values: Sequence[float | None],
     sources: Sequence[str],
-    show: Callable[[float | None], str] = ratio,
+    show: Callable[[float | None], str] = words.ratio,
 ) -> Cell:
     """The mean of stored values; a dash where one of them is undefined."""
     num_undefined = sum(value is None for value in values)

@@ -25,6 +25,9 @@ COLUMNS_BY_COLUMNS = (((0,), (0,)), ((), ()))  # a.T @ b
 _EXACT = (None, "float32", "highest", "F32_F32_F32")
 _THREE_PARTS = "TF32_TF32_F32_X3"
 Precision = lax.Precision | lax.DotAlgorithmPreset
+_MAX_HIDDEN = 64
+_MAX_FEATURES = 32
+_GATES = range(4)  # i, f, g, o
 
 
 def precision_in_force(is_interpreted: bool) -> Precision:
@@ -69,11 +72,6 @@ def _place(
 ) -> tuple[tuple[Any, ...], jax.Array]:
     row, column = jnp.broadcast_arrays(rows[:, None], columns[None])
     return (*at, row, column), (row < ref.shape[-2]) & (column < ref.shape[-1])
-
-
-_MAX_HIDDEN = 64
-_MAX_FEATURES = 32
-_GATES = range(4)  # i, f, g, o
 
 
 class Tuning(NamedTuple):

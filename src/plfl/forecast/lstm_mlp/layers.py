@@ -31,6 +31,8 @@ _keep: Any = jax.lax.optimization_barrier
 # weight_ih, weight_hh, inputs, hidden states, gates, cells; the same on all devices.
 _SavedLstm = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 _Gradients = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+# weight, slope, inputs and the sums before the slope; the same on all devices.
+_SavedDense = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
 
 def lstm_reference(
@@ -177,10 +179,6 @@ def _lstm_xla_back(
 def _unrolled(inputs: jax.Array) -> int:
     """How many steps the compiler sees at once: all of a short lookback, one of a long one."""
     return len(inputs) if len(inputs) <= _MAX_UNROLLED else 1
-
-
-# weight, slope, inputs and the sums before the slope; the same on all devices.
-_SavedDense = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
 
 def dense_reference(

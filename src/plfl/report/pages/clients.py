@@ -32,6 +32,9 @@ _COLUMNS = ["unique_id", "ds", "y", "plfl", "persistence"]
 _LOW = "plfl-lo-"
 _HIGH = "plfl-hi-"
 _REPEATS = {name: days for name, days in REPEATS.items() if days is not None}
+MAX_CHARTED_CLIENTS = MAX_NAMED_ROWS
+_MAX_POINTS = 700
+_HOURS = {float(hour): f"{hour}:00" for hour in range(0, 24, 3)} | {23.0: ""}
 
 
 class HourErrors(NamedTuple):
@@ -171,11 +174,6 @@ def last_week(series: np.ndarray, interval: float) -> np.ndarray:
     whole = series[:, (series[0] >= midnight - 7 * DAY) & (series[0] < midnight)]
     has_whole = whole.size and series[0, 0] <= midnight - 7 * DAY
     return whole if has_whole else series[:, series[0] >= last - 7 * DAY]
-
-
-MAX_CHARTED_CLIENTS = MAX_NAMED_ROWS
-_MAX_POINTS = 700
-_HOURS = {float(hour): f"{hour}:00" for hour in range(0, 24, 3)} | {23.0: ""}
 
 
 def rank(clients: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -48,6 +48,14 @@ from plfl.report.words import listed, ratio
 _MAX_POINTS = 700
 _STRIP_HEIGHT = 64  # pixels
 _History = list[dict[str, float | None]]
+Client = Mapping[str, Any]
+Section = dict[str, Any] | None
+Shares = Mapping[str, float]  # by percent of the interval
+_REPEATED = "repeated_leads"
+_TOP = 2.0  # What errs more is off the picture of leads
+_FAR = 0.05  # A coverage that misses its target by more is pointed out
+_MAX_NAMED = 5
+_SIGNS = ("○", "●", "◆", "◇")
 
 
 def make_page(folder: Path, result: dict[str, Any]) -> str:
@@ -144,16 +152,6 @@ def _draw_strip(scored: list[dict[str, Any]]) -> Markup | None:
     strokes = [Mark(mase, "bad" if is_lost(mase) else "good", STROKE) for mase in mases]
     label = f"Test MASE of {len(mases)} clients, from {ratio(mases[-1])} to {ratio(mases[0])}."
     return stroke_chart([Row("", strokes)], label=label, height=_STRIP_HEIGHT)
-
-
-Client = Mapping[str, Any]
-Section = dict[str, Any] | None
-Shares = Mapping[str, float]  # by percent of the interval
-_REPEATED = "repeated_leads"
-_TOP = 2.0  # What errs more is off the picture of leads
-_FAR = 0.05  # A coverage that misses its target by more is pointed out
-_MAX_NAMED = 5
-_SIGNS = ("○", "●", "◆", "◇")
 
 
 def draw_leads(

@@ -36,6 +36,15 @@ from plfl.report.words import DASH, count, counted, listed, ratio
 
 _MARKS = {"beats": "●", "loses to": "▲", "unclear": "○"}
 _KINDS = {"beats": "good", "loses to": "bad"}
+_VERBS = {
+    "beats": "beats",
+    "loses to": "loses to",
+    "unclear": "shows no clear difference from",
+    "undefined": "cannot be compared with",
+}
+_REMARKS = {"loses to": "loses", "unclear": "no clear difference", "undefined": "undefined"}
+# Who stands for a level in one part of the time; None where validation MASE is undefined.
+Part = Contender | None
 
 
 def make_page(folder: Path, result: dict[str, Any]) -> str:
@@ -132,15 +141,6 @@ def _read_week(folder: Path, study: StoredStudy, source: Source) -> dict[str, An
         "clients": draw_clients(forecasts, clients, seconds),
         "hidden": say_hidden(clients),
     }
-
-
-_VERBS = {
-    "beats": "beats",
-    "loses to": "loses to",
-    "unclear": "shows no clear difference from",
-    "undefined": "cannot be compared with",
-}
-_REMARKS = {"loses to": "loses", "unclear": "no clear difference", "undefined": "undefined"}
 
 
 def say_verdict(study: StoredStudy) -> str:
@@ -250,10 +250,6 @@ def find_missing(study: StoredStudy) -> list[str]:
         for short, words in study.levels.items()
         if short not in {contender.short for contender in source.contenders}
     ]
-
-
-# Who stands for a level in one part of the time; None where validation MASE is undefined.
-Part = Contender | None
 
 
 def mean_over(parts: Sequence[Part]) -> Cell:

@@ -37,6 +37,8 @@ SIGNS = "■●◆▼○"
 AXES = {"client": "client optimizer", "server": "server optimizer", "personal": "personalization"}
 _MAX_LOAD_ROWS = 240
 _LOADS = (("load_mean", "l1", "●", "mean"), ("load_sd", "l2", "◇", "standard deviation"))
+_Scores = Mapping[str, Mapping[str, Cell]]  # MASE by client of each contender, by its short name
+_MAX_WORDS = 14  # characters of a method's name in a chart
 
 
 def draw_loads(source: Source) -> Figure:
@@ -206,10 +208,6 @@ def _curve(point: Point) -> dict[float, Cell]:
             own = by_round.setdefault(row["round"], {})
             own[f"{path}[{i}].validation_mase"] = row["validation_mase"]
     return {x: mean_cell(list(own.values()), list(own)) for x, own in sorted(by_round.items())}
-
-
-_Scores = Mapping[str, Mapping[str, Cell]]  # MASE by client of each contender, by its short name
-_MAX_WORDS = 14  # characters of a method's name in a chart
 
 
 def draw_gains(source: Source) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from plfl.runs.comparisons import NAMES
 # What a run is trained on: a source and the number of a fold.
 Where = tuple[str, int]
 _SERVER_FIELDS = ("server", *SERVER_SETTINGS.values(), "aggregate", *AGGREGATE_SETTINGS.values())
+Split = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -273,9 +274,6 @@ def read_stored(folder: Path) -> Study:
         raise BadInput(
             f"{path} cannot be read ({error})", f"is {folder} the folder of a study?"
         ) from None
-
-
-Split = tuple[float, float, float]
 
 
 class Fold(NamedTuple):

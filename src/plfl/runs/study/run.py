@@ -62,6 +62,7 @@ Curve = list[dict[str, float | None]]
 
 # A stack of runs, ready to train.
 _Prepared = tuple[list[Run], Stack, StackState]
+_METRICS = [metric.name for metric in POINT_METRICS]  # of results.csv
 
 
 class Jobs:
@@ -263,9 +264,6 @@ class Jobs:
             "curve": list(curve),
             "device": f"{len(self.devices)} x {device} (jax {jax.__version__})",
         }
-
-
-_METRICS = [metric.name for metric in POINT_METRICS]  # of results.csv
 
 
 def run_study(
