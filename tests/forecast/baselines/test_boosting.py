@@ -67,7 +67,7 @@ def test_a_lightgbm_that_does_not_load_is_told_too(task, monkeypatch, tmp_path):
 def test_an_interrupt_does_not_wait_for_the_clients_that_are_left(task, monkeypatch):
     begun = []
 
-    def interrupted(lightgbm, task, row, *rest):
+    def interrupted(lightgbm, task, part, tried, row):
         begun.append(row)
         time.sleep(0.02)
         if row == 0:
