@@ -155,12 +155,13 @@ def adapt(
     with runfolder.opened(place, is_new=True):
         if place is not None:
             write_text(place / "config.toml", config.to_toml())
+        meters = adapter.adapt(task, place)
         points = [adapter.measure(panel, days) for days in lengths]
         result = Adaptation(
             run=run.folder.resolve().name,
             rounds=run.rounds,
             interval_minutes=panel.minutes,
-            meters=adapter.adapt(task, place),
+            meters=meters,
             curve=[point for point in points if point] if curve else None,
             findings=[finding.to_dict() for finding in task.findings],
             seconds=time.perf_counter() - started,
