@@ -388,7 +388,7 @@ _ALL = (
         "PLF313",
         "skipped",
         "noted",
-        "A part of the source is no electric energy: a document, an empty sheet, gas. It is left out.",
+        "A part is no electric energy: a document, an empty sheet, gas. It is left out.",
         "nothing has to be done",
     ),
     Rule(
