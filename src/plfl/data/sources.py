@@ -57,6 +57,23 @@ class Loaded:
             raise BadInput(f"no client can take part ({len(refused)} refused)", refused[0].in_words)
         return self.panel
 
+    def settle(self, config: Config) -> Config:
+        """The config with what the readings told, where all tables agree and it leaves that open: a
+        few later readings prove no clock, and do not show that they are a register.
+        """
+        registers = {finding.client for finding in self.findings if finding.code == "PLF204"}
+        ids = set(self.panel.ids if self.panel else ())
+        told = {
+            ("end" if table.is_end else "start", table.stamp_zone, table.unit)
+            for table in self.understood
+        }
+        if len(told) != 1 or (registers & ids and ids - registers):
+            return config
+        names = ("stamps", "stamp_timezone", "unit", "cumulative")
+        found = dict(zip(names, (*told.pop(), bool(registers & ids)), strict=True))
+        is_open = {name: getattr(config, name) is None for name in found}
+        return config.model_copy(update={name: found[name] for name in found if is_open[name]})
+
 
 @dataclass(frozen=True)
 class Asked:

@@ -130,7 +130,7 @@ def run(
         config = complete(config or Config(**given))
         devices = prepare(config.device, config.cores, deterministic=config.deterministic)
         scratch = Scratch(folder)
-        task = _load_task(config, data, scratch, strict=strict)
+        config, task = _load_task(config, data, scratch, strict=strict)
         federation = Federation(config, task, model, devices, scratch)
         processes.check_same("data or settings", federation.stamp.run)
         begun = federation.begin(None if resume is None else folder, source)
@@ -166,7 +166,8 @@ def train_federation(
     return ending.finish(rounds.state, rounds.history, rounds.tuner, rounds.observe)
 
 
-def _load_task(config: Config, data: Any, scratch: Scratch, *, strict: bool) -> Task:
+def _load_task(config: Config, data: Any, scratch: Scratch, *, strict: bool) -> tuple[Config, Task]:
+    """The config with what the readings told, and the readings."""
     if data is None:
         loaded = load_sources(config.data, config, scratch)
     else:
@@ -177,7 +178,7 @@ def _load_task(config: Config, data: Any, scratch: Scratch, *, strict: bool) -> 
         raise BadInput(
             finding.in_words, f"without ‹--strict› client {finding.client} would be left out"
         )
-    return task
+    return loaded.settle(config), task
 
 
 @dataclass

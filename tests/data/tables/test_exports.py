@@ -133,6 +133,18 @@ def written() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def test_what_the_readings_told_is_settled_for_later_ones():
+    """A few later rows show neither a clock nor a register."""
+    config = Config(timezone="America/New_York", format="nixtla")
+    told = load_source(str(FOLDER / "pjm_hourly_mw.csv"), Config(timezone="America/New_York"))
+    assert told.settle(config).stamps == "end"
+    register = load_source(str(FOLDER / "homeassistant_register.csv"), Config())
+    settled = register.settle(Config(unit="Wh"))
+    assert (settled.cumulative, settled.unit, settled.stamps) == (True, "Wh", "start")
+    generated = load_source("generated:2?days=7")
+    assert generated.settle(config) == config
+
+
 def test_a_folder_a_pattern_and_several_paths_are_the_same_source(tmp_path):
     for month in ("home_1", "home_2"):
         shutil.copy(FOLDER / "octopus.csv", tmp_path / f"{month}.csv")
