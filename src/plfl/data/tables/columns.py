@@ -29,6 +29,7 @@ class Columns:
     has_header: bool = True  # whether the names of the columns stand in it
     has_mark: bool = False  # whether it begins with a byte-order mark
     encoding: str = "utf-8"
+    before: tuple[str, ...] = ()  # cells of a text above its header
 
     def fault(
         self,

@@ -53,6 +53,7 @@ class Dialect:
     has_header: bool
     num_before: int  # lines before the first reading
     has_rows: bool
+    before: tuple[str, ...]  # cells above the header
     block: int  # bytes; a line that is longer is none
 
 
@@ -69,6 +70,7 @@ def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Column
         has_mark=dialect.mark == codecs.BOM_UTF8,
         has_header=dialect.has_header,
         encoding=dialect.encoding,
+        before=dialect.before,
     )
 
 
@@ -98,7 +100,18 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     has_rows = is_cut or ends[-1] > num_before
     longest = max(len(line.encode(encoding)) for line in lines)
     block = min(max(_LEAST_BLOCK, _LINES_IN_BLOCK * longest), _LARGEST_BLOCK)
-    return Dialect(encoding, mark, delimiter, tuple(names), has_header, num_before, has_rows, block)
+    before = [cell for row, end in zip(rows, ends, strict=True) for cell in row if end < num_before]
+    return Dialect(
+        encoding,
+        mark,
+        delimiter,
+        tuple(names),
+        has_header,
+        num_before,
+        has_rows,
+        tuple(before) if has_header else (),
+        block,
+    )
 
 
 def _find_encoding(sample: bytes, file: str) -> str:
