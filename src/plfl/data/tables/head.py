@@ -1,6 +1,7 @@
 """The first cells of a table: what kind each column is, and how its times are written."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,13 +44,15 @@ class Head:
         """Look at a table."""
         names = columns.schema.names
         num = min(_MOST_CELLS, max(50, _MOST_IN_ALL // max(1, len(names))))
-        first = next(iter(columns.read(names)), None)
-        cells = {
-            name: [show(cell) for cell in first.column(name)[:num] if cell.is_valid]
-            if first is not None
-            else []
-            for name in names
-        }
+        if columns.sample is not None:
+            cells = {name: list(columns.sample[name][:num]) for name in names}
+        else:
+            first = next(iter(columns.read(names)), None)
+            shown = [first.column(name)[:num] if first is not None else [] for name in names]
+            cells = {
+                name: [show(cell) for cell in column if cell.is_valid]
+                for name, column in zip(names, shown, strict=True)
+            }
         kinds = {each.name: _kind_of(each.type, cells[each.name]) for each in columns.schema}
         return cls(columns, cells, kinds)
 
@@ -88,10 +91,12 @@ class Head:
     def distinct(self, name: str) -> list[str]:
         """The different values of a column, or the first of very many."""
         found: dict[str, None] = {}
-        for batch in self.columns.read([name]):
-            cells = batch.column(name)
-            cells = cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
-            found |= dict.fromkeys(show(cell) for cell in cells.unique() if cell.is_valid)
+        for rows in read_rows(self.columns, [name]):
+            cells = rows.batch.column(name)
+            cells = rows.texts(name) if is_text(cells.type) else cells
+            with suppress(pa.ArrowException):  # of some types Arrow does not tell cells apart
+                cells = cells.unique()
+            found |= dict.fromkeys(show(cell) for cell in cells if cell.is_valid)
             if len(found) > _MOST_VALUES:
                 break
         return list(found)

@@ -140,8 +140,9 @@ class _Finder:
         if len(chosen) < _FEWEST_SUMMED:
             return chosen
         values = self._first_values(chosen)
-        rest = values.sum(0) - values
-        is_sum = np.isclose(values, rest, rtol=1e-3).all(1) & (values.max(1) > values.min(1))
+        with np.errstate(over="ignore", invalid="ignore"):
+            rest = values.sum(0) - values
+            is_sum = np.isclose(values, rest, rtol=1e-3).all(1) & (np.ptp(values, axis=1) > 0)
         if not is_sum.any():
             return chosen
         total = chosen[int(np.argmax(is_sum))]

@@ -23,6 +23,8 @@ from plfl.errors import require
 
 # Different values of a column that tells registers apart.
 _MOST_REGISTERS = 64
+# Columns of whole numbers one of which may tell meters apart; more are meters of a wide table.
+_MOST_CODES = 8
 # Columns of readings whose cells say what the decimal mark is.
 _VOTERS = 8
 
@@ -206,7 +208,8 @@ class _Finder:
         for name in unknown:
             if name not in numbers and self._is_name(name):
                 raise missing(self.columns, name, "id_column", is_there=True)
-        for name in numbers if numbers and self.head.is_repeated(used) else ():
+        is_long = 0 < len(numbers) <= _MOST_CODES and self.head.is_repeated(used)
+        for name in numbers if is_long else ():
             if self._tells_apart(name, used):
                 raise missing(self.columns, name, "id_column", is_there=True)
 

@@ -24,7 +24,7 @@ from plfl.data.tables.forms import MISSING, kind_of
 _SAMPLE_BYTES = 1 << 18
 _SAMPLE_ROWS = 1000
 # A file is read in blocks that hold many of its lines; pyarrow reads dozens of blocks ahead.
-_LEAST_BLOCK = 1 << 18
+_LEAST_BLOCK = 1 << 17
 _LARGEST_BLOCK = 1 << 23
 _LINES_IN_BLOCK = 16
 # The comma is tried last: it also stands inside numbers.
@@ -55,6 +55,7 @@ class Dialect:
     has_rows: bool
     before: tuple[str, ...]  # cells above the header
     block: int  # bytes; a line that is longer is none
+    rows: list[list[str]]  # the first ones
 
 
 def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Columns:
@@ -71,6 +72,10 @@ def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Column
         has_header=dialect.has_header,
         encoding=dialect.encoding,
         before=dialect.before,
+        sample={
+            name: [row[k] for row in dialect.rows if k < len(row) and row[k] not in MISSING]
+            for k, name in enumerate(dialect.names)
+        },
     )
 
 
@@ -100,7 +105,9 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     has_rows = is_cut or ends[-1] > num_before
     longest = max(len(line.encode(encoding)) for line in lines)
     block = min(max(_LEAST_BLOCK, _LINES_IN_BLOCK * longest), _LARGEST_BLOCK)
-    before = [cell for row, end in zip(rows, ends, strict=True) for cell in row if end < num_before]
+    first = [row for row, end in zip(rows, ends, strict=True) if end > num_before]
+    above = [row for row, end in zip(rows, ends, strict=True) if end < num_before]
+    before = tuple(cell for row in above for cell in row) if has_header else ()
     return Dialect(
         encoding,
         mark,
@@ -109,8 +116,9 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
         has_header,
         num_before,
         has_rows,
-        tuple(before) if has_header else (),
+        before,
         block,
+        first,
     )
 
 
@@ -258,6 +266,8 @@ def _stream(
         if "Empty CSV" in str(error):
             return
         raise _explain(error, wrong, dialect, file) from None
+    finally:
+        pa.default_memory_pool().release_unused()
 
 
 def _explain(

@@ -139,7 +139,7 @@ _GENERAL = (
     "total", "active", "global", "value", "values", "hh", "per", "half", "hour", "hourly",
     "interval", "net", "reading", "readings", "meter", "state", "volume",
     "column", "house", "grid", "amount", "data", "sum", "real", "from", "utility",
-    "registado", "registered", "measured", "gemessener", "in", "of", "actual",
+    "registado", "registered", "measured", "gemessener", "in", "of", "actual", "forward", "w",
 )  # fmt: skip
 
 
@@ -205,7 +205,9 @@ def unit_above(cells: Sequence[str]) -> str | None:
 
 
 def prefer(names: Sequence[str]) -> list[str]:
-    """Of columns about one meter, those that say best what it uses."""
+    """Of columns about one meter, those that say best what it uses; energy before power."""
+    energy = [name for name in names if (unit_of(name) or "").endswith("h")]
+    names = energy or names
     for pattern in _PREFERRED:
         if found := [name for name in names if pattern.search(plain(name))]:
             return found
