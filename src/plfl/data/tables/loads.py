@@ -75,7 +75,7 @@ class _Finder:
         is_about_one = self.has_ids or all(map(words.is_general, chosen))
         if self._are_tariffs(chosen) or (is_about_one and len(chosen) == 1):
             return self._long(chosen)
-        if is_about_one and (self.has_ids or self.head.columns.has_header):
+        if is_about_one:
             raise self._ask(chosen)
         return self._wide(self._ask_about(self._without_sum(chosen)))
 
@@ -194,15 +194,11 @@ class _Finder:
             return tuple(self.config.covariates)
         beside = [name for name in self.numbers if name not in loads]
         is_named = is_beside_y and self.config.load_column is not None
-        is_nixtla = self.profile is not None and self.profile.name == "nixtla"
-        if is_nixtla and is_named:
+        if is_named and self.profile is not None and self.profile.name == "nixtla":
             return tuple(beside)
         wanted = ("weather", "", words.FACT) if is_named else ("weather",)
-        return tuple(
-            name
-            for name in beside
-            if _quantity(name) in wanted and self.head.kinds[name] != "empty"
-        )
+        known = (name for name in beside if self.head.kinds[name] != "empty")
+        return tuple(name for name in known if _quantity(name) in wanted)
 
     def _are_tariffs(self, names: Sequence[str]) -> bool:
         """Whether names of one meter's readings differ in the tariff alone."""

@@ -173,12 +173,16 @@ class _Finder:
 
     def _find_ids(self, used: Sequence[str]) -> list[str]:
         named = as_tuple(self.config.id_column)
-        if named or self.config.layout == "wide" or self.config.meter is not None:
+        if named or self.config.layout == "wide":
             return list(named)
         taken = ("", *used, *as_tuple(self.config.load_column))
         free = [name for name in self.names if name not in taken and not words.is_remark(name)]
         if "unique_id" in free:
             return ["unique_id"]
+        return [] if self.config.meter is not None else self._guess_ids(free, used)
+
+    def _guess_ids(self, free: Sequence[str], used: Sequence[str]) -> list[str]:
+        """The column that is called like ids; where none is, it is asked about."""
         likely = list(filter(self._could_be_ids, free))
         if likely:
             return [self._most_telling(likely)]
