@@ -58,7 +58,7 @@ class _Finder:
     ) -> None:
         self.head = head
         self.config = config
-        self.profile = profile
+        self.is_nixtla = profile is not None and profile.name == "nixtla"
         self.has_ids = bool(ids)
         self.named = as_tuple(config.load_column)
         self.skipped: dict[str, str] = {}
@@ -194,11 +194,14 @@ class _Finder:
             return tuple(self.config.covariates)
         beside = [name for name in self.numbers if name not in loads]
         is_named = is_beside_y and self.config.load_column is not None
-        if is_named and self.profile is not None and self.profile.name == "nixtla":
+        if is_named and self.is_nixtla:
             return tuple(beside)
         wanted = ("weather", "", words.FACT) if is_named else ("weather",)
-        known = (name for name in beside if self.head.kinds[name] != "empty")
-        return tuple(name for name in known if _quantity(name) in wanted)
+        return tuple(name for name in beside if self._measures(name, wanted))
+
+    def _measures(self, name: str, quantities: Sequence[str]) -> bool:
+        """Whether a column holds one of these quantities."""
+        return _quantity(name) in quantities and self.head.kinds[name] != "empty"
 
     def _are_tariffs(self, names: Sequence[str]) -> bool:
         """Whether names of one meter's readings differ in the tariff alone."""

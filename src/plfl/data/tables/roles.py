@@ -274,9 +274,10 @@ class _Finder:
         if self.config.unit is not None:
             return (self.config.unit,) * len(loads), True
         beside = words.unit_of(self.head.cells[column][0]) if column else None
-        around = beside or words.unit_above(self.columns.before)
-        said = [beside or self._own_unit(name) or around for name in loads]
-        self._ask_for_unit([name for name, unit in zip(loads, said, strict=True) if not unit])
+        above = words.unit_above(self.columns.before)
+        said = [beside or self._own_unit(name, above) for name in loads]
+        unsaid = [name for name, unit in zip(loads, said, strict=True) if not unit]
+        self._ask_for_unit(unsaid)
         return tuple(unit or "kWh" for unit in said), all(said)
 
     def _ask_for_unit(self, loads: Iterable[str]) -> None:
@@ -285,10 +286,10 @@ class _Finder:
         if power is not None and self.config.layout != "days":
             raise self.columns.fault("PLF214", f"{power!r} is power, in an unknown unit", power)
 
-    def _own_unit(self, name: str) -> str | None:
-        """The unit in the name of a column, or behind each of its numbers."""
+    def _own_unit(self, name: str, above: str | None) -> str | None:
+        """The unit in the name of a column, behind each of its numbers, or above the table."""
         first = next(iter(self.head.cells[name]), "")
-        return words.unit_of(name) or words.unit_of(split_unit(first)[1])
+        return words.unit_of(name) or words.unit_of(split_unit(first)[1]) or above
 
     def _find_decimal(self, loads: Sequence[str]) -> str:
         if self.config.decimal is not None:
