@@ -87,10 +87,15 @@ def test_what_stands_around_a_table_changes_nothing(tmp_path, lines):
     np.testing.assert_allclose(panel.load, USED[None], rtol=1e-5)
 
 
-@pytest.mark.parametrize("last", ["Total;123.4", ";123.4", "End of report", "time;kWh"])
+@pytest.mark.parametrize("last", ["Total;123.4", ";123.4", "End of report;", "time;kWh"])
 def test_a_line_that_is_no_reading_is_refused_by_its_number(tmp_path, last):
-    with pytest.raises(Fault, match="line 102"):
+    with pytest.raises(Fault, match=r"line 102, .* delete the row"):
         load_lines(tmp_path, ["time;kWh", *ROWS, last])
+
+
+def test_a_line_of_other_length_is_refused_by_its_number(tmp_path):
+    with pytest.raises(Fault, match="line 102"):
+        load_lines(tmp_path, ["time;kWh", *ROWS, "End of report"])
 
 
 def test_three_rows_are_enough(tmp_path):
