@@ -48,25 +48,24 @@ from plfl.data.generated import generate
 from plfl.data.sources import load_frame
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.protocol.agreement import make_agreement
-from plfl.deploy.protocol.keepsake import write_draws_secret
+from plfl.deploy.protocol.commitment import write_draws_secret
 from plfl.deploy.protocol.messages import PLAN, READY, TRAIN, Message
 from plfl.deploy.protocol.node import Node
 from plfl.deploy.protocol.policy import agreed_settings
 from plfl.errors import BadInput
 from plfl.federate.engines import make_engine
 from plfl.federate.plan import complete, make_plan
-from plfl.forecast.calibrate import read_targets
-from plfl.forecast.model_file import deploy, pack_model
+from plfl.forecast.calibrate import fit_all, read_targets
+from plfl.forecast.model_file import make_client_model, pack_model
 from plfl.forecast.past_days import inputs as past_days
 from plfl.forecast.past_days.family import PastDays
-from plfl.forecast.publish import fit_all
 from plfl.forecast.question import forecast_client
 from plfl.forecast.windows import Task, make_task
 from plfl.frames import forecaster
 from plfl.frames.readings import Record
 from plfl.recipes import make_recipe
 from plfl.runs import adapt as adapting
-from plfl.runs.tuning import Tuner, _Judge, fine_tune
+from plfl.runs.tuning import Tuner, _judge, fine_tune
 from plfl.storage import digest, read_arrays
 
 HOURS, METERS = 960, 3
@@ -623,14 +622,18 @@ def judged(task: Task, config: Config) -> dict[str, Any]:
     view = task.view
     assert isinstance(view, PastDays)
     found: dict[str, Any] = {}
-    judge = _Judge(task)
     guesses = [_guess(task, row, origins) for row, origins in enumerate(task.origins["validation"])]
-    found["errors"] = judge.errors(
-        [_guess(task, row, origins) for row, origins in enumerate(judge.origins)]
+    found["errors"] = np.array(
+        [
+            _judge(task, row, origins, _guess(task, row, origins))
+            for row, origins in enumerate(task.origins["validation"])
+        ]
     )
     for row, calibration in enumerate(fit_all(task, guesses)):
         found |= _windows(task, row, "validation", int(task.bounds[row][2]))
-        model = deploy(task, row, config, {"one": np.ones(1, np.float32)}, calibration, "run")
+        model = make_client_model(
+            task, row, config, {"one": np.ones(1, np.float32)}, calibration, "run"
+        )
         arrays, found[f"{row}/facts"] = pack_model(model)
         found |= {f"{row}/{name}": value for name, value in arrays.items()}
     return found

@@ -18,20 +18,24 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from plfl.forecast.layers.blocks import (
+from plfl.forecast.lstm_mlp.gpu import (
     COLUMNS_BY_COLUMNS,
     ROWS_BY_COLUMNS,
     ROWS_BY_ROWS,
     Precision,
     load,
     load_vector,
-    padded,
     precision_in_force,
     store,
     store_vector,
 )
 
 _LEAST = 16  # a side of a matrix product in Triton
+
+
+def padded(size: int, at_least: int, at_most: int) -> int:
+    """The power of two that holds the size, within limits."""
+    return min(at_most, max(at_least, int(pl.next_power_of_2(size))))
 
 
 class Tuning(NamedTuple):

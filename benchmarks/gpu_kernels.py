@@ -49,8 +49,8 @@ except ModuleNotFoundError:  # a machine with jax alone: the package without its
 
 import dense_pallas
 
-from plfl.forecast.layers import lstm as xla
-from plfl.forecast.layers import lstm_gpu as pallas
+from plfl.forecast.lstm_mlp import gpu as pallas
+from plfl.forecast.lstm_mlp import layers as xla
 
 Layer = Callable[..., jax.Array]
 
@@ -124,15 +124,15 @@ def xla_layer() -> Layer:
 
     @jax.custom_vjp
     def layer(*arguments: jax.Array) -> jax.Array:
-        return xla._xla_forward(*arguments)[0]
+        return xla._lstm_xla(*arguments)[0]
 
     def forward(
         weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: jax.Array
     ) -> tuple[jax.Array, Tree]:
-        states, gates, cells = xla._xla_forward(weight_ih, weight_hh, bias, inputs)
+        states, gates, cells = xla._lstm_xla(weight_ih, weight_hh, bias, inputs)
         return states, (weight_ih, weight_hh, inputs, states, gates, cells)
 
-    layer.defvjp(forward, lambda saved, d_states: xla._xla_backward(*saved, d_states))
+    layer.defvjp(forward, lambda saved, d_states: xla._lstm_xla_back(*saved, d_states))
     return layer
 
 

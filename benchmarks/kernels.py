@@ -29,8 +29,7 @@ from plfl.bench.measure import count_flop
 from plfl.data.generated import generate
 from plfl.federate.plan import complete, make_plan
 from plfl.federate.processes.devices import prepare
-from plfl.forecast.layers.dense import dense
-from plfl.forecast.layers.lstm import lstm
+from plfl.forecast.lstm_mlp.layers import dense, lstm
 from plfl.forecast.past_days.inputs import Inputs
 from plfl.forecast.past_days.network import NUM_HEADS, SCORE_WIDTH
 from plfl.forecast.past_days.training import look_back

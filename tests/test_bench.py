@@ -14,14 +14,22 @@ import pytest
 
 from plfl.bench import run
 from plfl.bench.measure import count_flop, make_work
-from plfl.bench.options import PEERS, SYSTEMS, Options, days_for, make_options
-from plfl.bench.run import Bench, pinned_to, run_bench
+from plfl.bench.run import (
+    PEERS,
+    SYSTEMS,
+    Bench,
+    Options,
+    days_for,
+    make_options,
+    pinned_to,
+    run_bench,
+)
 from plfl.cli.bench import print_bench
 from plfl.errors import BadInput, RunFailed
 from plfl.federate.processes.devices import core_numbers
 from plfl.report.page import write_report
 
-SCRIPTS = run.PEERS.parent
+SCRIPTS = run.ASKING.parent
 PEER_PROGRAMS = ("given", "torch_loop", "torch_stacked", "flower", "flower_client")
 
 
@@ -143,11 +151,10 @@ def test_what_is_not_measured_says_why_and_the_rest_goes_on(no_processes, tmp_pa
 
 def test_progress_ends_when_all_is_measured(no_processes, tmp_path):
     seen = []
-    run_bench(Options(clients=(12, 120), peers=("torch",)), tmp_path / "bench", seen.append)
-    assert [progress.num_done for progress in seen] == sorted(
-        progress.num_done for progress in seen
-    )
-    assert {progress.num_all for progress in seen} == {8}
+    options = Options(clients=(12, 120), peers=("torch",))
+    run_bench(options, tmp_path / "bench", lambda *where: seen.append(where))
+    assert [done for _, _, done, _ in seen] == sorted(done for _, _, done, _ in seen)
+    assert {total for *_, total in seen} == {8}
 
 
 def test_the_page_shows_every_system_and_needs_no_network(no_processes, tmp_path):

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from plfl.report.grid import StoredStudy
-from plfl.report.pages.folds import mean_over, spread
-from plfl.report.pages.verdict import say_folds
+from plfl.report.pages.study import mean_over, say_folds, spread
 from plfl.report.words import counted
 
 LAB = Path(__file__).parents[1] / "docs" / "lab"

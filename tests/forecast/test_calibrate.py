@@ -5,12 +5,12 @@ lost gives way.
 import numpy as np
 import pytest
 
-from plfl.forecast.baselines.repetitions import REPEATS
+from plfl.forecast.baselines import REPEATS
 from plfl.forecast.calibrate import (
     FOLLOWED_DAYS,
     TRUSTS,
     Calibration,
-    History,
+    MeterSeries,
     Record,
     calibrate,
     fit_calibration,
@@ -281,7 +281,7 @@ def test_one_forecast_in_an_hour_is_followed_where_the_model_could_be_asked():
     load[100:103] = np.nan
     was_read = np.isfinite(load)
     load[101] = 1.0  # filled
-    found = History(load, was_read, first=2, day=96).find_followed(90, 120, lookback=3)
+    found = MeterSeries(load, was_read, first=2, day=96).find_followed(90, 120, lookback=3)
     assert found.tolist() == [90, 94, 98, 106, 110, 114, 118]
 
 

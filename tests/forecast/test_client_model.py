@@ -16,12 +16,12 @@ from plfl.data.generated import generate
 from plfl.data.holidays import holiday_flags
 from plfl.errors import BadInput, Damaged
 from plfl.federate.plan import complete
+from plfl.forecast.calibrate import find_all_followed, fit_all, publish_all
 from plfl.forecast.client_model import ClientModel
-from plfl.forecast.model_file import deploy, find_model, load_model, save_model
+from plfl.forecast.model_file import find_model, load_model, make_client_model, save_model
 from plfl.forecast.models import make_model
 from plfl.forecast.past_days.family import PastDays
 from plfl.forecast.past_days.network import Shape, param_shapes
-from plfl.forecast.publish import find_all_followed, fit_all, publish_all
 from plfl.forecast.windows import Task, make_task
 from plfl.recipes import make_recipe
 from plfl.storage import read_arrays, write_arrays
@@ -74,7 +74,9 @@ class Trained:
             self.task, self.raw, self.calibrations, followed, predict(followed)
         )
         self.models = [
-            deploy(self.task, row, config, self.params[row], self.calibrations[row], "run")
+            make_client_model(
+                self.task, row, config, self.params[row], self.calibrations[row], "run"
+            )
             for row in (0, 1)
         ]
 

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.errors import BadInput
-from plfl.forecast.layers.lstm import lstm, lstm_reference
+from plfl.forecast.lstm_mlp.layers import lstm, lstm_reference
 from plfl.forecast.lstm_mlp.network import lstm_mlp
 from plfl.forecast.models import make_loss, make_model, masked, pinball, squared_error
 from plfl.forecast.windows import make_task
@@ -153,7 +153,7 @@ def test_widths_can_be_chosen():
 @pytest.mark.parametrize("has_kernels", [True, False])
 def test_the_fast_lstm_equals_the_reference_with_all_gradients(monkeypatch, has_kernels, shape):
     if not has_kernels:
-        monkeypatch.setattr("plfl.native.dispatch.is_available", lambda: False)
+        monkeypatch.setattr("plfl.native.calls.is_available", lambda: False)
     arguments = random_arguments(*shape)
     pair = (lstm, lstm_reference)
     fast, reference = (

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from plfl.data.generated import generate
-from plfl.forecast.calibrate import read_targets
+from plfl.forecast.calibrate import find_all_followed, fit_all, publish_all, read_targets
 from plfl.forecast.metrics import coverage
-from plfl.forecast.publish import find_all_followed, fit_all, publish_all
 from plfl.forecast.windows import Task, make_task
 from small import analog_config
 

@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plfl.federate.client import adam, adam_ams
-from plfl.forecast.layers.dense import dense, dense_reference
-from plfl.forecast.layers.lstm import lstm, lstm_reference
+from plfl.forecast.lstm_mlp.layers import dense, dense_reference, lstm, lstm_reference
 from plfl.native import calls, library
-from plfl.native.dispatch import on_device
+from plfl.native.calls import on_device
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
@@ -84,7 +83,7 @@ def test_the_dense_layer_equals_its_reference_for_any_sizes(outputs, inputs, bat
 
 @pytest.mark.parametrize("batch", [1, 16])
 def test_the_dense_layer_without_kernels_equals_its_reference_too(monkeypatch, batch):
-    monkeypatch.setattr("plfl.native.dispatch.is_available", lambda: False)
+    monkeypatch.setattr("plfl.native.calls.is_available", lambda: False)
     rng = np.random.default_rng(0)
     arguments = [draw(rng, 6, 7), draw(rng, 6), draw(rng, 6), draw(rng, 7, batch)]
     assert_equal_with_gradients(dense, dense_reference, draw(rng, 6, batch), *arguments)
@@ -203,7 +202,7 @@ def test_other_types_than_float32_are_left_to_xla():
 SCRIPT = """
 import logging; logging.basicConfig(level="INFO")
 import numpy as np
-from plfl.forecast.layers.dense import dense, dense_reference
+from plfl.forecast.lstm_mlp.layers import dense, dense_reference
 from plfl.native import library
 print("available", library.is_available())
 sample = [np.full(shape, 0.5, np.float32) for shape in [(5, 3), (5,), (5,), (3, 7)]]

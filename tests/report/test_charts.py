@@ -5,9 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from plfl.report.charts.heatmap import Shades
-from plfl.report.charts.rows import Mark, Row, log_rows, ratio_rows
-from plfl.report.charts.scale import log_ticks, nice_ticks
+from plfl.report.charts import Mark, Row, Shades, log_rows, log_ticks, nice_ticks, ratio_rows
 from plfl.report.grid import label_sources, name_level
 from plfl.report.words import amount, count, duration, ratio
 

@@ -10,8 +10,7 @@ import pytest
 
 from plfl.cli.run import print_summary
 from plfl.forecast.leads import find_scored
-from plfl.report.charts.lines import line_chart
-from plfl.report.charts.rows import Mark, Row, share_rows
+from plfl.report.charts import Mark, Row, line_chart, share_rows
 from plfl.report.page import write_report
 from plfl.runs.results import Result
 from report.stored import QUARTER, Outline, client, with_leads, write_lead_run, write_run
@@ -63,7 +62,7 @@ def test_the_headline_says_how_far_ahead_it_is_scored(tmp_path):
     ],
 )
 def test_the_scored_lead_is_an_hour_or_the_nearest_one(leads, interval, scored):
-    assert find_scored(leads, interval) == scored
+    assert find_scored(leads, 60 * interval) == scored
 
 
 def test_the_verdict_says_against_whom_it_wins_and_loses(tmp_path):

@@ -10,8 +10,7 @@ from plfl.errors import BadInput
 from plfl.federate.client import client_update
 from plfl.federate.engines import make_engine
 from plfl.federate.params import batches_key, client_keys
-from plfl.forecast.baselines.boosting import boosted
-from plfl.forecast.baselines.ridge import ridge
+from plfl.forecast.baselines import boosted, ridge
 from plfl.forecast.windows import PARTS, Task, make_task
 from plfl.runs import comparisons, tuning
 from plfl.runs.comparisons import NAMES, compare, find_own, pool, pool_origins
@@ -175,7 +174,8 @@ def test_fine_tuning_asks_every_client_in_every_round(monkeypatch):
         asked.append((engine.plan.config.personal, engine.plan.num_asked))
         return engine.init()
 
-    monkeypatch.setattr(tuning, "_run_rounds", skip)
+    for module in (comparisons, tuning):
+        monkeypatch.setattr(module, "run_rounds", skip)
     compare(["local", "fl_finetuned"], tiny_config(fraction=0.4), tiny_task(), DEVICES)
     assert asked == [(("*",), 2), ((), 2), (("*",), 5)]
 

@@ -14,8 +14,7 @@ from plfl.federate.plan import make_plan
 from plfl.federate.processes.devices import prepare
 from plfl.runs.results import score_clients
 from plfl.runs.study.definition import find_studies, load_study
-from plfl.runs.study.jobs import Jobs, StudyProgress
-from plfl.runs.study.run import load_tasks, resume_study, run_study
+from plfl.runs.study.run import Jobs, load_tasks, resume_study, run_study
 from small import TINY
 
 SETTINGS = TINY | {"rounds": 2, "local_steps": 3, "eval_every": 1, "cores": 2}
@@ -193,28 +192,28 @@ def test_a_run_of_a_study_has_the_numbers_that_it_has_alone(finished):
 
 @pytest.mark.e2e
 def test_a_study_that_was_stopped_is_resumed_to_the_same_results(finished, tmp_path):
-    seen: list[StudyProgress] = []
+    seen = []
 
-    def stop_in_the_middle(progress: StudyProgress) -> None:
-        seen.append(progress)
-        if progress.num_done and progress.steps_done < progress.num_steps and len(seen) > 6:
+    def stop_in_the_middle(at, figures, done, total) -> None:
+        seen.append(at)
+        if not at.startswith("0/") and done < total and len(seen) > 6:
             raise Interrupted("enough")
 
     folder = tmp_path / "stopped"
     with pytest.raises(Interrupted):
         run_study(small_study(baselines=["ridge"]), folder, observer=stop_in_the_middle)
-    num_done = seen[-1].num_done
-    assert 0 < num_done < seen[-1].num_runs
+    num_done, num_runs = map(int, seen[-1].removesuffix(" runs").split("/"))
+    assert 0 < num_done < num_runs
     assert not (folder / "result.json").exists()
-    begun: list[StudyProgress] = []
-    resume_study(folder, begun.append)
-    assert begun[0].num_done == num_done  # what is finished is not trained again
+    begun = []
+    resume_study(folder, lambda at, *_: begun.append(at))
+    assert begun[0] == seen[-1]  # what is finished is not trained again
     assert read(folder) == read(finished)
 
 
 @pytest.mark.e2e
 def test_stacks_that_are_compiled_ahead_give_the_same_results(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr("plfl.runs.study.jobs.Jobs._num_ahead", lambda self, chunks: 3)
+    monkeypatch.setattr("plfl.runs.study.run.Jobs._num_ahead", lambda self, chunks: 3)
     ahead = run_study(small_study(baselines=["ridge"]), tmp_path / "ahead")
     assert read(ahead) == read(finished)
 

@@ -5,8 +5,8 @@ import pytest
 
 from plfl.data.generated import generate
 from plfl.federate.federation import Federation
-from plfl.forecast.windows import make_task
-from plfl.runs.tuning import MARGIN, Tuner, _Judge, _moments
+from plfl.forecast.windows import make_task, spread_origins
+from plfl.runs.tuning import MARGIN, Tuner, _judge, _moments
 from small import DEVICES, analog_config
 
 
@@ -17,25 +17,20 @@ def federation():
 
 
 def test_errors_are_relative_to_persistence(federation):
-    judge = _Judge(federation.plan.task)
-    view = federation.plan.task.view
-    said = [
-        np.broadcast_to(
-            federation.plan.task.series[c][o, 0][:, None, None],
-            (len(o), len(view.leads), view.num_outputs),
-        )
-        for c, o in enumerate(judge.origins)
-    ]
-    np.testing.assert_allclose(judge.errors(said), 1, rtol=1e-6)
+    task = federation.plan.task
+    for row, origins in enumerate(task.origins["validation"]):
+        persistence = task.series[row][origins, 0][:, None, None]
+        shape = (len(origins), len(task.view.leads), task.view.num_outputs)
+        said = np.broadcast_to(persistence, shape)
+        np.testing.assert_allclose(_judge(task, row, origins, said), 1, rtol=1e-6)
 
 
 def test_a_band_without_targets_is_as_good_as_persistence(federation):
-    judge = _Judge(federation.plan.task)
-    judge.origins = [
-        np.array([federation.plan.task.bounds[c][2] - 1]) for c in range(2)
-    ]  # every target is too late
-    shape = (1, len(federation.plan.task.view.leads), federation.plan.task.view.num_outputs)
-    assert (judge.errors([np.zeros(shape)] * 2) == 1).all()
+    task = federation.plan.task
+    shape = (1, len(task.view.leads), task.view.num_outputs)
+    for row in range(2):
+        origins = np.array([task.bounds[row][2] - 1])  # every target is too late
+        assert set(_judge(task, row, origins, np.zeros(shape))) == {1}
 
 
 def test_candidates_are_judged_more_often_at_the_beginning():
@@ -50,9 +45,10 @@ def test_a_client_keeps_the_best_candidate_and_the_shared_model_unless_that_is_b
     shared = federation.engine.full_params(start)
     state, choices = tuner.tune(start)
     kept = tuner.alone.fetch(state).clients.personal
-    errors = _Judge(federation.plan.task).errors(
-        tuner.alone.predict_at(state, _Judge(federation.plan.task).origins)
-    )
+    task = federation.plan.task
+    windows = [spread_origins(origins, 400) for origins in task.origins["validation"]]
+    said = tuner.alone.predict_at(state, windows)
+    errors = np.array([_judge(task, row, windows[row], said[row]) for row in range(2)])
     for c, by_band in enumerate(choices):
         for k, (band, choice) in enumerate(by_band.items()):
             assert choice.error <= choice.shared_error

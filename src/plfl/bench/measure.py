@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from plfl.bench.options import days_for
+from plfl.bench.run import days_for
 from plfl.config import Config
 from plfl.data.generated import generate
 from plfl.federate.engines import make_engine

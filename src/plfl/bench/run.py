@@ -1,5 +1,5 @@
-"""A benchmark from beginning to end: each system in a process of its own, one after the other, on
-the same cores.
+"""A benchmark from beginning to end: what it is asked to do, and each system in a process of its
+own, one after the other, on the same cores.
 
 Ours runs first. Peers are programs of the repository (benchmarks/peers), not of the package: they
 are given the same work as files. A peer that cannot run, or does other work, is not measured, with
@@ -17,22 +17,27 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from plfl._version import __version__
-from plfl.bench.options import SYSTEMS, Observer, Options, Progress
-from plfl.errors import BadInput, RunFailed
+from plfl.errors import BadInput, RunFailed, require
 from plfl.federate.processes.devices import core_numbers, usable_cores
 from plfl.report.page import write_report
 from plfl.report.pages.bench import say_rate
 from plfl.runs import folder as runfolder
+from plfl.runs.folder import Tell
 from plfl.storage import write_json
 
+YEAR = 365
+_MAX_CLIENT_DAYS = 200_000
+_MIN_DAYS = 14
+_SWEPT_CLIENTS = (12, 120, 1_200, 12_000)
 # Where a checkout has what asks the other systems.
-PEERS = Path(__file__).parents[3] / "benchmarks" / "peers" / "asking.py"
+ASKING = Path(__file__).parents[3] / "benchmarks" / "peers" / "asking.py"
 _NO_PEERS = "peers need a checkout of plfl (benchmarks/peers), and this is the package alone"
 _LONGEST_SECONDS = 3600
 _QUIET = {
@@ -47,18 +52,98 @@ _OF_A_POINT = (
 )
 
 
+class System(NamedTuple):
+    """Something that trains federations."""
+
+    # At most 14 characters, as charts show.
+    label: str
+    # Which environment it runs in; none for ours.
+    peer: str = ""
+
+
+SYSTEMS = {
+    "plfl": System("plfl"),
+    "torch_loop": System("PyTorch loop", "torch"),
+    "torch_stacked": System("PyTorch stack", "torch"),
+    "flower": System("Flower on Ray", "flower"),
+}
+PEERS = tuple(dict.fromkeys(system.peer for system in SYSTEMS.values() if system.peer))
+
+
+@dataclass(frozen=True)
+class Options:
+    """One benchmark."""
+
+    # Federations of so many clients; 12 when left out, up to 12,000 in a sweep over clients.
+    clients: tuple[int, ...] = ()
+    # Kinds of other systems to measure.
+    peers: tuple[str, ...] = PEERS
+    # Measure ours alone, over `clients` or `cores`.
+    sweep: str | None = None
+    device: str = "auto"
+    # CPU cores for every system; all that this process may use when left out.
+    cores: int | None = None
+    # Measured rounds at least, of which the best counts.
+    rounds: int = 5
+    # Every system, and the limit, is measured for so long at least: a short round meets other
+    # programs by chance.
+    min_seconds: float = 5.0
+    # Whether peers use PyTorch's fused Adam instead of its default.
+    is_fused: bool = False
+    # No further round is begun after so long; one is always measured.
+    max_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        sweeps = ("clients", "cores")
+        devices = ("auto", "cpu", "gpu")
+        chosen = [("peer", name, PEERS) for name in self.peers]
+        chosen += [("sweep", self.sweep or "clients", sweeps), ("device", self.device, devices)]
+        for what, name, known in chosen:
+            require(name in known, f"unknown {what} {name!r}", f"known {what}s: {', '.join(known)}")
+        require(
+            all(num >= 1 for num in self.clients),
+            "the numbers of clients count from 1",
+            "write ‹--clients 12,120›",
+        )
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """How many clients the measured federations have."""
+        return self.clients or (_SWEPT_CLIENTS if self.sweep == "clients" else (12,))
+
+
+def make_options(*, clients: str | None = None, peers: str | None = None, **values: Any) -> Options:
+    """Options from words with commas between; what is None keeps its default.
+
+    >>> make_options(clients="12,120", peers="torch", cores=None).points
+    (12, 120)
+    """
+    try:
+        numbers = None if clients is None else tuple(map(int, clients.split(",")))
+    except ValueError:
+        raise BadInput(f"{clients!r} is no list of numbers", "write ‹--clients 12,120›") from None
+    names = None if peers is None else tuple(filter(None, map(str.strip, peers.split(","))))
+    values |= {"clients": numbers, "peers": names}
+    return Options(**{name: value for name, value in values.items() if value is not None})
+
+
+def days_for(num_clients: int) -> int:
+    """Days of data per client: a year, or less where very many clients would not fit in memory."""
+    return max(_MIN_DAYS, min(YEAR, _MAX_CLIENT_DAYS // num_clients))
+
+
 class Bench:
     """One benchmark under way."""
 
-    def __init__(self, options: Options, observer: Observer) -> None:
+    def __init__(self, options: Options, observer: Tell) -> None:
         self.options = options
         self.observer = observer
         self.cores = options.cores or usable_cores()
-        if self.cores > len(core_numbers()):
-            raise BadInput(
-                f"{self.cores} cores are asked for, and this process may use {usable_cores()}",
-                "give a smaller ‹--cores N›",
-            )
+        require(
+            self.cores <= len(core_numbers()),
+            f"{self.cores} cores are asked for, and this process may use {usable_cores()}",
+            "give a smaller ‹--cores N›",
+        )
         self.systems = [
             name
             for name, system in SYSTEMS.items()
@@ -125,8 +210,7 @@ class Bench:
         if self.peers is None:
             return {"reason": _NO_PEERS}
         try:
-            tell = partial(self._show, at)
-            return dict(self.peers.ask(name, peer, folder, cores, losses, tell))
+            return dict(self.peers.ask(name, peer, folder, cores, losses, partial(self._show, at)))
         except RunFailed as error:
             return {"reason": str(error)}
 
@@ -137,7 +221,7 @@ class Bench:
 
     def _show(self, at: str, *figures: str) -> None:
         num_all = len(self.points) * (len(self.systems) + 1)  # the limit counts as one
-        self.observer(Progress(at, figures, self.num_done, num_all))
+        self.observer(at, figures, self.num_done, num_all)
 
     def _done(self, where: str, one: dict[str, Any]) -> None:
         self.num_done += 1
@@ -146,7 +230,7 @@ class Bench:
 
 
 def run_bench(
-    options: Options, folder: Path, observer: Observer = lambda progress: None
+    options: Options, folder: Path, observer: Tell = lambda *where: None
 ) -> dict[str, Any]:
     """Measure, write result.json and report.html into a new folder, and return what was found:
     figures of the first federation by name, then all of them.
@@ -181,7 +265,7 @@ def run_bench(
 
 def load_peers() -> Any:
     """What asks the other systems; None where plfl is installed without its repository."""
-    return SimpleNamespace(**runpy.run_path(str(PEERS))) if PEERS.exists() else None
+    return SimpleNamespace(**runpy.run_path(str(ASKING))) if ASKING.exists() else None
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def adapt(
             out=place,
             settings=values,
             curve=has_curve,
-            observer=lambda p: bar.show(p.at, [f"round {p.done}/{p.total}"], p.done, p.total),
+            observer=bar.show,
         )
     result = found.to_dict()
     answer(result, lambda: print_adaptation(result), is_json=is_json)

@@ -5,11 +5,13 @@ With `--json`, one JSON object goes to standard output and everything else to st
 imported only by the commands that train.
 """
 
+import json
 import logging
 import os
 import signal
 import sys
 from importlib.abc import MetaPathFinder
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import click
@@ -17,11 +19,18 @@ import typer
 from rich.logging import RichHandler
 
 from plfl._version import __version__
-from plfl.cli import adapt, bench, check, data, forecast, report, run, study
+from plfl.cli import adapt, bench, check, data, forecast, run, study
 from plfl.cli.console import errors
 from plfl.config import Config
 from plfl.deploy.programs.commands import app as federation_app
-from plfl.errors import BadInput, Interrupted, PlainFormatter, PlflError, in_shell, plain_lines
+from plfl.errors import (
+    Interrupted,
+    PlainFormatter,
+    PlflError,
+    in_shell,
+    plain_lines,
+    require,
+)
 from plfl.federate.processes import group as processes
 
 app = typer.Typer(
@@ -32,6 +41,28 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+
+
+def report(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="The folder of a finished run, study, adaptation or benchmark."
+        ),
+    ],
+    is_json: Annotated[
+        bool, typer.Option("--json", help="Print the path as one JSON object.")
+    ] = False,
+) -> None:
+    """Rebuild the page of a run, a study, an adaptation or a benchmark from its stored results,
+    without training.
+    """
+    from plfl.report.page import write_report
+
+    path = write_report(folder)
+    typer.echo(json.dumps({"report": str(path)}) if is_json else f"Report: {path}")
+
+
 _COMMANDS = (
     (
         run.run,
@@ -40,7 +71,7 @@ _COMMANDS = (
             "`plfl run --resume runs/NAME --set rounds=80`"
         ),
     ),
-    (report.report, "Example: `plfl report runs/NAME`"),
+    (report, "Example: `plfl report runs/NAME`"),
     (
         forecast.forecast,
         (
@@ -98,12 +129,14 @@ def options(
     ] = False,
 ) -> None:
     """Personalized federated learning for electric load forecasting."""
-    if processes.WORLD.size > 1 and context.invoked_subcommand not in (None, "run"):
-        raise BadInput(
+    require(
+        processes.WORLD.size == 1 or context.invoked_subcommand in (None, "run"),
+        (
             f"plfl {context.invoked_subcommand} works in one process, and "
-            f"{processes.WORLD.launcher} started {processes.WORLD.size}",
-            f"leave {processes.WORLD.launcher} out, it is for plfl run alone",
-        )
+            f"{processes.WORLD.launcher} started {processes.WORLD.size}"
+        ),
+        f"leave {processes.WORLD.launcher} out, it is for plfl run alone",
+    )
 
 
 class _WithoutPandas(MetaPathFinder):

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plfl.cli.console import Bar, answer, make_table, right, say
-from plfl.errors import BadInput
+from plfl.errors import require
 from plfl.report.words import DASH
 
 _UNIT = ", in client-steps/s after warm-up"
@@ -61,12 +61,14 @@ def bench(
     Each system runs in a process of its own, one after the other, on the same cores. What the
     others need is installed once into environments of their own in the user's cache folder.
     """
-    from plfl.bench.options import make_options
-    from plfl.bench.run import run_bench
+    from plfl.bench.run import make_options, run_bench
     from plfl.runs import folder as runfolder
 
-    if has_no_peers and peers:
-        raise BadInput("--peers and --no-peers contradict each other", "leave one out")
+    require(
+        not (has_no_peers and peers),
+        "--peers and --no-peers contradict each other",
+        "leave one out",
+    )
     options = make_options(
         clients=clients,
         peers="" if has_no_peers else peers,
@@ -78,11 +80,8 @@ def bench(
     )
     folder = out or runfolder.unused_name("bench")
     with Bar("starting") as bar:
-        result = run_bench(
-            options, folder, observer=lambda p: bar.show(p.at, p.figures, p.num_done, p.num_all)
-        )
-    values = result | {"folder": str(folder)}
-    answer(values, lambda: print_bench(result, folder), is_json=is_json)
+        result = run_bench(options, folder, observer=bar.show)
+    answer(result | {"folder": str(folder)}, lambda: print_bench(result, folder), is_json=is_json)
 
 
 def print_bench(result: dict[str, Any], folder: Path) -> None:

@@ -14,7 +14,7 @@ from plfl.config import parse_settings
 from plfl.errors import BadInput
 
 if TYPE_CHECKING:
-    from plfl.forecast.answer import Answer
+    from plfl.forecast.client_model import Answer
 
 _FORMATS = ("table", "csv", "json")
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from plfl.cli.console import MAX_ROWS, Bar, answer, make_table, numbers, right, say, status
 from plfl.config import parse_settings
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 from plfl.federate.processes import group as processes
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
 from plfl.report.words import counted
@@ -99,8 +99,11 @@ def _join_options(
     values: dict[str, Any], data: list[str] | None, seed: int | None
 ) -> dict[str, Any]:
     """The settings with the options that are settings too."""
-    if data and "data" in values:
-        raise BadInput("--data and --set data=... contradict each other", "leave one out")
+    require(
+        not (data and "data" in values),
+        "--data and --set data=... contradict each other",
+        "leave one out",
+    )
     if seed is not None and values.get("seed", seed) != seed:
         raise BadInput(
             f"--seed {seed} and --set seed={values['seed']} contradict each other", "leave one out"
@@ -116,20 +119,19 @@ def _show(bar: Bar, progress: "Progress") -> None:
         figures.append(f"validation MASE {progress.validation_mase:.3f}")
     if progress.client_steps_per_second:
         figures.append(f"{progress.client_steps_per_second:,.0f} client-steps/s")
-    at = f"round {progress.round_index}/{progress.rounds}"
-    if progress.tuned:
-        at = f"tuning {progress.tuned}/{progress.tune_rounds}"
+    rounds = f"round {progress.round_index}/{progress.rounds}"
+    at = f"tuning {progress.tuned}/{progress.tune_rounds}" if progress.tuned else rounds
     done = progress.round_index + progress.tuned
     bar.show(at, figures, done, progress.rounds + progress.tune_rounds)
 
 
 def print_summary(result: "Result") -> None:
     """Who gained and who lost, per client and on average; of many clients, the worst."""
-    from plfl.report.rivals import say_ahead
+    from plfl.report.compare import say_ahead
 
     compared = [name for name in result.clients[0].baseline_mase if name != "persistence"]
     beside = compared if len(compared) <= _MAX_COMPARED else []
-    ahead = say_ahead(result.mase_by_lead, result.interval_minutes)
+    ahead = say_ahead(result.mase_by_lead, 60 * result.interval_minutes)
     num_hidden = len(result.clients) - MAX_ROWS
     traffic = result.bytes_up_per_client_round + result.bytes_down_per_client_round
     speed = f"{result.client_steps_per_second or 0:,.0f} client-steps/s"
@@ -156,9 +158,8 @@ def print_summary(result: "Result") -> None:
 
 
 def _clients_table(result: "Result", beside: list[str], ahead: str) -> Table:
-    title = "Test error relative to persistence (MASE; below 1 is better)"
-    if ahead:
-        title = f"Test MASE{ahead} (below 1 is better than persistence)"
+    of_one = "Test error relative to persistence (MASE; below 1 is better)"
+    title = f"Test MASE{ahead} (below 1 is better than persistence)" if ahead else of_one
     labels = [metric.label for metric in _brief_metrics()]
     heads = right("plfl", *(name.replace("_", " ") for name in beside), *labels)
     worst = sorted(result.clients, key=lambda client: -(client.mase or 0))[:MAX_ROWS]
@@ -189,7 +190,7 @@ def _brief_metrics() -> list["Metric"]:
 
 def _compared_table(result: "Result", names: list[str]) -> Table:
     """Each baseline's mean, and for how many clients the run is better."""
-    from plfl.report.rivals import Rival, name_rival
+    from plfl.report.compare import Rival, name_rival
 
     clients = result.to_dict()["clients"]
     rivals = [Rival(name, clients) for name in names]

@@ -14,7 +14,6 @@ from plfl.report.words import DASH
 
 if TYPE_CHECKING:
     from plfl.report.grid import Contender, Source, StoredStudy
-    from plfl.runs.study.jobs import StudyProgress
 
 
 _FOLDS = (
@@ -76,23 +75,13 @@ def study(
         from plfl.runs.study.run import resume_study, run_study
     with Bar() as bar:
         if resume is not None:
-            folder = resume_study(resume, observer=lambda progress: _show(bar, progress))
+            folder = resume_study(resume, observer=bar.show)
         else:
             chosen = load_study(name or "paper", is_quick=is_quick, **changes)
             place = out or runfolder.unused_name(f"study-{chosen.name}")
-            folder = run_study(chosen, place, observer=lambda progress: _show(bar, progress))
+            folder = run_study(chosen, place, observer=bar.show)
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    values = result | {"folder": str(folder)}
-    answer(values, lambda: print_study(result, folder), is_json=is_json)
-
-
-def _show(bar: Bar, progress: "StudyProgress") -> None:
-    """Runs, client-steps, speed and time left of a study; after every round of a stack."""
-    done = progress.steps_done
-    speed = progress.client_steps_per_second
-    figures = [f"{done / progress.num_steps:.0%}", f"{speed or 0:,.0f} client-steps/s"]
-    at = f"{progress.num_done:,}/{progress.num_runs:,} runs"
-    bar.show(at, figures if speed else [], done, progress.num_steps)
+    answer(result | {"folder": str(folder)}, lambda: print_study(result, folder), is_json=is_json)
 
 
 def print_study(result: dict[str, Any], folder: Path) -> None:
@@ -128,7 +117,7 @@ def _best_table(stored: "StoredStudy") -> Table:
 
 
 def _best_row(source: "Source", who: str, track: "list[Contender | None]") -> list[str]:
-    from plfl.report.pages.folds import mean_over, spread
+    from plfl.report.pages.study import mean_over, spread
 
     best, *folds = track
     if best is None:  # validation MASE is undefined at every point

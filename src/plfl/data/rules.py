@@ -149,9 +149,8 @@ _ALL = (
         "PLF115",
         "repeated hour there once",
         "noted",
-        "When clocks go back, an hour of local time comes twice; here it is there once. "
-        "Either an hour of readings is missing, or the stamps are in standard time all year or in "
-        "UTC, and those of the summer are an hour off.",
+        "When clocks go back, an hour comes twice; here it is there once. Either it is missing, or "
+        "stamps are in standard time all year or in UTC, and those of the summer are an hour off.",
         "if they are: ‹stamp_timezone=UTC› (or Etc/GMT+6 for UTC-6 all year; the sign is "
         "reversed), beside timezone=...",
     ),
@@ -168,8 +167,7 @@ _ALL = (
         "PLF117",
         "ambiguous dates",
         "error",
-        "Every date of the file can be read with the day or with the month first, as 01/02/2024 "
-        "can: no day is above 12. Nothing is guessed that could shift a load by months.",
+        "Every date can be read with the day or with the month first: no day is above 12.",
         "say which: ‹time_format=%d/%m/%Y %H:%M› (day first) or ‹time_format=%m/%d/%Y %H:%M›",
     ),
     Rule(
@@ -296,8 +294,7 @@ _ALL = (
         "PLF214",
         "unit of power not said",
         "error",
-        "The readings are power, and neither the header nor a column beside it says its unit: W "
-        "and kW differ by a factor of a thousand, and power is no energy.",
+        "The readings are power, and nothing says its unit: W and kW differ by a factor of 1,000.",
         "say it: ‹unit=kW› (or W, MW; kWh if it is energy after all)",
     ),
     Rule(
@@ -333,8 +330,8 @@ _ALL = (
         "PLF305",
         "unreadable file",
         "error",
-        "The file is cut off, damaged, encrypted, or no table. Text, workbooks, JSON, Parquet, "
-        "Green Button XML and NEM12 are read, plain or in gz or zip.",
+        "It is cut off, damaged, encrypted, or no table: text, workbooks, JSON, Parquet, Green "
+        "Button XML and NEM12 are read, plain or in gz or zip.",
         "write or download it again; CSV and Parquet are always right",
     ),
     Rule(
@@ -348,8 +345,7 @@ _ALL = (
         "PLF307",
         "column not used",
         "noted",
-        "A column is no consumption and no weather: text, prices, gas, returned energy. It becomes "
-        "neither a meter nor an input of a model.",
+        "A column is no consumption and no weather: it becomes neither a meter nor an input.",
         "nothing has to be done; ‹load_column=...› and ‹covariates=[...]› name the columns to use",
     ),
     Rule(
@@ -392,16 +388,14 @@ _ALL = (
         "PLF313",
         "skipped",
         "noted",
-        "A part of the source is no table of electric energy: a document beside the tables, an "
-        "empty sheet, gas, water, reactive energy. It is not read.",
+        "A part is no electric energy: a document, an empty sheet, gas. It is left out.",
         "nothing has to be done",
     ),
     Rule(
         "PLF314",
         "old encoding",
         "noted",
-        "The file is not UTF-8; it is read as Windows-1252, as spreadsheets in western countries "
-        "write it. Only letters with accents can be wrong, in names.",
+        "The file is not UTF-8; it is read as Windows-1252. Only accents can be wrong, in names.",
         "nothing has to be done; save it as UTF-8 if names look wrong",
     ),
 )

@@ -144,6 +144,17 @@ def _find_kind(name: str) -> Source | None:
     return import_module(_KINDS[kind]).SOURCE if colon and kind in _KINDS else None
 
 
+def _list_tables(folder: Path) -> list[str]:
+    files = [each for each in folder.iterdir() if each.suffix.lower() in _ENDINGS]
+    if not files:
+        raise fault(
+            "PLF308",
+            "there is no table in this folder; comstock:DIR is a folder in ComStock's layout",
+            file=str(folder),
+        )
+    return sorted(str(each) for each in files if not each.name.startswith("."))
+
+
 def _find_tables(name: str) -> list[str] | None:
     """The files that a name means: its own, those of a folder, those that fit a pattern; None if it
     means nothing.
@@ -155,14 +166,7 @@ def _find_tables(name: str) -> list[str] | None:
         if path.is_file() or name == "-":
             return [name]
         if path.is_dir():
-            files = [each for each in path.iterdir() if each.suffix.lower() in _ENDINGS]
-            if files:
-                return sorted(str(each) for each in files if not each.name.startswith("."))
-            raise fault(
-                "PLF308",
-                "there is no table in this folder; comstock:DIR is a folder in ComStock's layout",
-                file=name,
-            )
+            return _list_tables(path)
     except (OSError, ValueError):  # too long for a name, or with a NUL in it
         return None
     if found := glob(name):  # noqa: PTH207 (a pattern that may begin anywhere)

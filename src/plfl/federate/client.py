@@ -20,7 +20,7 @@ from plfl.federate.partition import Partition
 from plfl.forecast.models import Model, Objective, Params
 from plfl.forecast.views import ClientData, View
 from plfl.native import calls
-from plfl.native.dispatch import on_device
+from plfl.native.calls import on_device
 
 # The share of the learning rate that is left in the last round.
 _LEAST_PACE = 0.005

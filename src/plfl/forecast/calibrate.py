@@ -1,23 +1,29 @@
-"""Calibration: what a client learns from its own residuals about a model's forecasts, lead by lead.
+"""Calibration: what a client learns from its own residuals about a model's forecasts, lead by lead,
+and what it publishes of them.
 
 **Trust**: the published median lies between the last reading and the model's; how far on the way is
 the share that was best of late. **Factors**: quantiles are stretched about that median so that each
 covers its share of the residuals (conformalized quantile regression, Romano et al. 2019, arXiv
 1905.03222, with factors instead of offsets, so that quiet hours keep narrow intervals). Both are
-fitted on the validation part, and from there `follow` goes on with every reading: trust is chosen
-anew from the last weeks, and a factor grows with each day on which its quantile was missed more
-often than it should be and shrinks with the others (adaptive conformal inference, Gibbs and Candes
-2021, arXiv 2106.00170). A forecast needs no state for that: the last weeks are forecast again from
-the readings up to its origin. Everything here is personal.
+fitted on the validation part (`fit_all`), and from there `keep_up` goes on with every reading:
+trust is chosen anew from the last weeks, and a factor grows with each day on which its quantile was
+missed more often than it should be and shrinks with the others (adaptive conformal inference, Gibbs
+and Candes 2021, arXiv 2106.00170). A forecast needs no state for that: the last weeks are forecast
+again from the readings up to its origin. `apply` makes of it what is published, clipped where a
+meter never exports. There is one way to that, for the evaluation of a run and for a client's model
+at its meter (`plfl.forecast.client_model`). Everything here is personal.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from plfl.forecast.baselines.repetitions import REPEATS, repeat
+from plfl.forecast.baselines import REPEATS, repeat
+from plfl.forecast.scaling import Scaler
+from plfl.forecast.views import View
+from plfl.forecast.windows import Task
 
 # How far a published median may lie on the way from the last reading to the model's.
 TRUSTS = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
@@ -46,6 +52,8 @@ _MIN_FACTOR = 0.05
 _MAX_FACTOR = 20.0
 # With fewer residuals, a lead keeps the model's own quantiles, and the model is believed.
 _MIN_RESIDUALS = 20
+# From origins (windows,) of each client to its model's outputs (windows, leads, quantiles).
+Predict = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
 class Calibration(NamedTuple):
@@ -81,7 +89,7 @@ class Record(NamedTuple):
     forecasts: np.ndarray  # (n, leads, quantiles)
 
 
-class History(NamedTuple):
+class MeterSeries(NamedTuple):
     """What a meter has shown, in its model's scale."""
 
     load: np.ndarray  # (time,) filled over short gaps, NaN where unknown
@@ -172,9 +180,8 @@ def _fit_lead(
     offsets = np.quantile(residuals[np.isfinite(residuals)], quantiles)
     offsets = np.where(side * offsets > 0, offsets, 0.0)  # the repetition itself is the median
     medians = _blend(repeats["persistence"], forecasts[:, middle])
-    chosen = len(TRUSTS) - 1
-    if days >= LEAST_DAYS:
-        chosen = int(_choose(np.abs(actual[:, None] - medians).sum(axis=0)))
+    errors = np.abs(actual[:, None] - medians).sum(axis=0)
+    chosen = int(_choose(errors)) if days >= LEAST_DAYS else len(TRUSTS) - 1
     ratios = side * (actual - medians[:, chosen])[:, None] / _reach(forecasts, middle)
     wanted = 1 - _outside(quantiles) * days / (days + _DOUBT)
     factors = [
@@ -295,8 +302,7 @@ def _follow_factors(
         rows = np.flatnonzero(cut == at)
         used = np.unique(chosen[rows])
         found = _replay(calibration, residuals, used, int(at), day)
-        leads = np.arange(chosen.shape[1])[None]
-        factors[rows] = found[leads, np.searchsorted(used, chosen[rows])]
+        factors[rows] = found[np.arange(chosen.shape[1])[None], np.searchsorted(used, chosen[rows])]
     return factors
 
 
@@ -335,3 +341,111 @@ def calibrate(
     median = (1 - trust) * loads[:, None, None] + trust * forecasts[..., middle, None]
     side = np.sign(np.arange(forecasts.shape[-1]) - middle)
     return np.sort(median + side * _reach(forecasts, middle) * calibration.factors, axis=-1)
+
+
+def publish(task: Task, predict: Predict) -> tuple[list[Calibration], list[np.ndarray]]:
+    """Every client's calibration, and what it publishes of its test part (windows, leads,
+    quantiles), scaled.
+    """
+    calibrations = fit_all(task, predict(task.origins["validation"]))
+    followed = find_all_followed(task)
+    some = zip(followed, task.origins["validation"], strict=True)
+    said = predict([own if len(own) else others[:1] for own, others in some])
+    outputs = predict(task.origins["test"])
+    return calibrations, publish_all(task, outputs, calibrations, followed, said)
+
+
+def fit_all(task: Task, outputs: Sequence[np.ndarray]) -> list[Calibration]:
+    """Every client's calibration, from outputs (windows, leads, quantiles) for its validation
+    part.
+    """
+    return [_fit(task, row, outputs[row]) for row in task.each_client()]
+
+
+def _fit(task: Task, row: int, outputs: np.ndarray) -> Calibration:
+    leads = task.view.leads
+    history = read_history(task, row)
+    origins = task.origins["validation"][row]
+    begin, end = (int(bound) for bound in task.bounds[row][1:3])
+    actual = history.targets(origins, leads, end)
+    repeats = repeat_loads(history.load, origins, leads, history.day)
+    levels = task.view.quantiles or (0.5,)
+    return fit_calibration(actual, outputs, repeats, leads, levels, (end - begin) / history.day)
+
+
+def find_all_followed(task: Task) -> list[np.ndarray]:
+    """Of every client the origins, from its validation part on, whose forecasts are followed."""
+    return [
+        read_history(task, row).find_followed(
+            int(task.bounds[row][1]), int(task.bounds[row][3]), task.lookback
+        )
+        for row in task.each_client()
+    ]
+
+
+def publish_all(
+    task: Task,
+    outputs: Sequence[np.ndarray],
+    calibrations: Sequence[Calibration],
+    followed: Sequence[np.ndarray],
+    said: Sequence[np.ndarray],
+) -> list[np.ndarray]:
+    """What every client publishes of outputs for its test part, after what was said at the followed
+    origins.
+    """
+    found = []
+    for row in task.each_client():
+        history = read_history(task, row)
+        origins = task.origins["test"][row]
+        end = int(task.bounds[row][3])
+        least = least_load(task.scalers[row], may_export=task.may_export(row))
+        calibration = keep_up(
+            calibrations[row], task.view, history, followed[row], said[row], origins, end
+        )
+        published = apply(calibration, task.view, outputs[row], history.load[origins], least)
+        found.append(published.astype(np.float32))
+    return found
+
+
+def keep_up(
+    calibration: Calibration,
+    view: View,
+    history: MeterSeries,
+    followed: np.ndarray,
+    said: np.ndarray,
+    origins: np.ndarray,
+    end: int,
+) -> Calibration:
+    """The calibration (windows, ...) at each origin (windows,), after what was said at the followed
+    origins and read before `end`; the same one where none is followed.
+    """
+    if not len(followed):
+        return calibration
+    actual = history.targets(followed, view.leads, end)
+    record = Record(history.first + followed, history.load[followed], actual, said[: len(followed)])
+    levels = view.quantiles or (0.5,)
+    return follow(calibration, record, history.first + origins, history.day, levels)
+
+
+def apply(
+    calibration: Calibration, view: View, outputs: np.ndarray, loads: np.ndarray, least: float
+) -> np.ndarray:
+    """What is published (windows, leads, quantiles), scaled, from a model's outputs and the loads
+    (windows,) at the origins.
+    """
+    return np.maximum(calibrate(calibration, outputs, loads, view.middle), least)
+
+
+def least_load(scaler: Scaler, *, may_export: bool) -> float:
+    """The least scaled load that a client can have: none for a meter that has exported."""
+    return -np.inf if may_export else float(scaler.scale_load(np.zeros(1))[0])
+
+
+def read_history(task: Task, row: int) -> MeterSeries:
+    """What one client's meter has shown."""
+    return MeterSeries(
+        load=task.series[row][:, 0],
+        was_read=np.isfinite(task.panel.load[row]),
+        first=count_since_1970(task.panel.start, task.panel.seconds),
+        day=task.panel.steps_per_day,
+    )

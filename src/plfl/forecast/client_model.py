@@ -2,35 +2,42 @@
 
 It holds everything that the client needs and nothing of any other client: parameters, scaler,
 calibration and the facts to read its meter by. Forecasting takes NumPy alone. Where the model
-cannot be trusted, an earlier load is repeated, and the answer's `quality` says why. Files of such
-models are `plfl.forecast.model_file`'s business.
+cannot be trusted, an earlier load is repeated, and the answer's `quality` says why. An answer is a
+message that stands on its own. Files of such models are `plfl.forecast.model_file`'s business.
 """
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from plfl.data.detectors import STUCK_HOURS
 from plfl.data.holidays import holiday_flags
 from plfl.data.panel import LARGEST, Panel
-from plfl.data.zones import utc_offset
+from plfl.data.zones import load_zone, utc_offset
 from plfl.errors import BadInput
 from plfl.forecast import families
-from plfl.forecast.answer import LOST, MODEL, Answer
 from plfl.forecast.calibrate import (
     FOLLOWED_DAYS,
     Calibration,
-    History,
+    MeterSeries,
+    apply,
     count_since_1970,
+    keep_up,
+    least_load,
     repeat_loads,
 )
-from plfl.forecast.publish import apply, keep_up, least_load
 from plfl.forecast.scaling import Scaler
 from plfl.forecast.views import ClientData, View
 from plfl.forecast.windows import fill_short_gaps
 
+UNIT = "kWh"
+MODEL = "model"  # the quality of a point that is the model's; others are `fallback:REASON`
+LOST = "fallback:model-lost-of-late"
 _STALE = "fallback:stale-readings"
 _MISSING = "fallback:missing-readings"
 _FLAT = "fallback:flat-meter"
@@ -40,6 +47,95 @@ _BROKEN = "fallback:model-not-finite"
 _FALLBACKS = ("last_week", "yesterday", "persistence")
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Energy of the intervals that follow a moment, with what is needed to read it without the
+    model.
+    """
+
+    meter: str
+    issued_at: np.datetime64  # UTC; the first interval that could be forecast begins here
+    begins: np.ndarray  # (points,) datetime64[s] UTC
+    seconds: int  # length of an interval
+    zone: str
+    model_version: str
+    levels: tuple[float, ...]  # quantiles, rising, with 0.5 among them
+    energy: np.ndarray  # (points, quantiles) kWh
+    qualities: tuple[str, ...]  # of each point: model, or fallback:REASON
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def quality(self) -> str:
+        """model if every point is the model's, else the commonest reason why not."""
+        others = [quality for quality in self.qualities if quality != MODEL]
+        return max(others, key=others.count) if others else MODEL
+
+    def points(self) -> list[dict[str, Any]]:
+        """Each interval with all that belongs to it."""
+        middle = self.levels.index(0.5)
+        length = np.timedelta64(self.seconds, "s")
+        return [
+            {
+                "meter": self.meter,
+                "issued_at": self._local(self.issued_at),
+                "begin": self._local(begin),
+                "end": self._local(begin + length),
+                "begin_utc": self._utc(begin),
+                "end_utc": self._utc(begin + length),
+                "unit": UNIT,
+                "model_version": self.model_version,
+                "quality": quality,
+                "energy_kwh": _rounded(row[middle]),
+                "mean_power_kw": _rounded(row[middle] / (self.seconds / 3600)),
+                "quantiles": {
+                    f"{level:g}": _rounded(value)
+                    for level, value in zip(self.levels, row, strict=True)
+                },
+            }
+            for begin, quality, row in zip(self.begins, self.qualities, self.energy, strict=True)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "meter": self.meter,
+            "issued_at": self._local(self.issued_at),
+            "issued_at_utc": self._utc(self.issued_at),
+            "interval_minutes": self.seconds / 60 if self.seconds % 60 else self.seconds // 60,
+            "unit": UNIT,
+            "model_version": self.model_version,
+            "quality": self.quality,
+            "warnings": list(self.warnings),
+            "points": self.points(),
+        }
+
+    def to_csv(self) -> str:
+        """A row per interval; quantiles are columns such as q0.05_kwh."""
+        rows = []
+        for point in self.points():
+            quantiles = point.pop("quantiles")
+            rows.append(point | {f"q{level}_kwh": value for level, value in quantiles.items()})
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+    def _local(self, time: np.datetime64) -> str:
+        seconds = int(time.astype("datetime64[s]").astype(np.int64))
+        shown = "seconds" if self.seconds % 60 else "minutes"
+        return datetime.fromtimestamp(seconds, load_zone(self.zone)).isoformat(timespec=shown)
+
+    def _utc(self, time: np.datetime64) -> str:
+        unit = "s" if self.seconds % 60 else "m"
+        return f"{time.astype(f'datetime64[{unit}]')}Z"
+
+
+def _rounded(value: float) -> float:
+    """As many digits as float32 holds, however small the load is."""
+    return float(f"{value:.7g}")
+
+
 class _Now(NamedTuple):
     """What is known when a forecast is issued."""
 
@@ -47,7 +143,7 @@ class _Now(NamedTuple):
     issued_at: np.datetime64
     origin: int  # the last reading, -1 if there is none
     lag: int  # intervals between the last reading's end and the issue
-    history: History  # up to the last reading
+    history: MeterSeries  # up to the last reading
     reason: str | None  # why the model cannot be asked
 
 
@@ -121,8 +217,7 @@ class ClientModel:
             said, trust = self._ask(now, known, ahead[is_model])
             is_finite = np.isfinite(said).all(axis=-1)
             quantiles[is_model] = np.where(is_finite[:, None], said, quantiles[is_model])
-            found = np.where(trust > 0, MODEL, LOST)
-            qualities[is_model] = np.where(is_finite, found, _BROKEN)
+            qualities[is_model] = np.where(is_finite, np.where(trust > 0, MODEL, LOST), _BROKEN)
         least = least_load(self.scaler, may_export=self.may_export)
         return Answer(
             meter=self.client,
@@ -166,7 +261,7 @@ class ClientModel:
         read = values[: origin + 1]
         filled = fill_short_gaps(read, self.max_gap)
         first = count_since_1970(begin, self.seconds)
-        history = History(self.scaler.scale_load(filled), np.isfinite(read), first, self.day)
+        history = MeterSeries(self.scaler.scale_load(filled), np.isfinite(read), first, self.day)
         lag = end - 1 - origin if len(known) else 0
         reason = self._find_fault(read, filled)
         return _Now(begin, begin + end * self.interval, origin, lag, history, reason)

@@ -17,7 +17,7 @@ import numpy as np
 
 from plfl.config import GIVEN, Config
 from plfl.data.panel import Panel
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 from plfl.forecast.views import ClientData, View
 
 if TYPE_CHECKING:  # both take longer to import than a gateway has
@@ -37,7 +37,6 @@ class Family:
     make_view: Callable[[Panel, Config], View]
     make_model: Callable[[Config, "Task"], "Model"]  # the network; may load JAX
     head: tuple[str, ...]  # patterns of the params that stay at the client in PL-FL
-    fields: tuple[str, ...] = ()  # of a config, that only some families have
     can_be_stacked: bool = True  # whether a study may train many runs as one
     can_be_pooled: bool = True  # whether all clients' series can be laid end to end
     tree_leaves: tuple[int, ...] = (31,)  # of boosted trees, its rival, that are tried
@@ -69,8 +68,7 @@ def find(name: str) -> Family:
     """The family of a name."""
     if name == GIVEN:  # a model of the user's own sees what the paper's sees
         return replace(find("lstm_mlp"), name=GIVEN, make_model=_refuse_given)
-    if name not in names():
-        raise BadInput(f"unknown model {name!r}", f"known models: {', '.join(names())}")
+    require(name in names(), f"unknown model {name!r}", f"known models: {', '.join(names())}")
     if name not in _registered:
         register(import_module(_OURS[name]).FAMILY)
     return _registered[name]

@@ -1,6 +1,6 @@
 """Files of clients' models: one file forecasts one meter, and holds nothing of any other.
 
-A run, an adaptation or a federation's client leaves them in its folder `models` (`deploy_all`);
+A run, an adaptation or a federation's client leaves them in its folder `models` (`write_models`);
 `find_model` finds one there.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from plfl._version import __version__
 from plfl.config import Config, count_intervals, read_config
 from plfl.data.holidays import AUTO, NONE, find_country, holiday_flags
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 from plfl.forecast import families
 from plfl.forecast.calibrate import Calibration
 from plfl.forecast.client_model import ClientModel
@@ -59,16 +59,19 @@ def pack_model(model: ClientModel) -> tuple[dict[str, np.ndarray], dict[str, str
 def load_model(path: Path) -> ClientModel:
     """Read a file that `save_model` wrote, after checking that it is whole."""
     arrays, said = read_arrays(path)
-    if _FACTS not in said:
-        raise BadInput(
-            f"{path} is not a client's model", f"those are in the folder {FOLDER} of a finished run"
-        )
-    if said["format"] != str(FORMAT):
-        raise BadInput(
+    require(
+        _FACTS in said,
+        f"{path} is not a client's model",
+        f"those are in the folder {FOLDER} of a finished run",
+    )
+    require(
+        said["format"] == str(FORMAT),
+        (
             f"{path} was written by plfl {said['plfl']} in format {said['format']}, this is "
-            f"format {FORMAT}",
-            f"forecast with plfl {said['plfl']}, or train anew",
-        )
+            f"format {FORMAT}"
+        ),
+        f"forecast with plfl {said['plfl']}, or train anew",
+    )
     facts = _with_tuples(json.loads(said[_FACTS]))
     read_view = families.find(facts["family"]).read_view
     assert read_view is not None, "only families that publish leave models"
@@ -96,7 +99,7 @@ def _with_tuples(value: Any) -> Any:
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
-def deploy(
+def make_client_model(
     task: Task,
     row: int,
     config: Config,
@@ -110,8 +113,11 @@ def deploy(
     begin, validation = task.bounds[row][:2]
     times = [(panel.start + at * panel.interval).astype("datetime64[s]") for at in task.bounds[row]]
     own = {name: np.array(array) for name, array in params.items()}
+    years = (int(str(panel.start)[:4]) - 1, int(str(times[2])[:4]) + _HOLIDAY_YEARS)
     country = _name_holidays(config.holidays, zone, panel.start)
-    years = (_year(panel.start) - 1, _year(times[2]) + _HOLIDAY_YEARS)
+    # their dates: a forecast need not load the rules of all countries
+    first, end = (np.datetime64(f"{year:04}-01-01", "D") for year in years)
+    days = np.arange(first, end)
     return ClientModel(
         client=panel.ids[row],
         version=f"{run}-{digest(own | calibration._asdict())[:12]}",
@@ -124,7 +130,7 @@ def deploy(
         seconds=panel.seconds,
         zone=zone,
         country=country,
-        holidays=_list_holidays(country, *years),
+        holidays=days[holiday_flags("UTC", days, country) > 0],
         holiday_years=years,
         covariate_names=panel.covariate_names,
         max_gap=count_intervals(config.max_gap, panel.interval, "max_gap"),
@@ -134,7 +140,7 @@ def deploy(
     )
 
 
-def deploy_all(
+def write_models(
     folder: Path,
     task: Task,
     config: Config,
@@ -147,7 +153,7 @@ def deploy_all(
 
     def save(row: int) -> None:
         own = {name: rows[row] for name, rows in params.items()}
-        model = deploy(task, row, config, own, calibrations[row], run)
+        model = make_client_model(task, row, config, own, calibrations[row], run)
         save_model(model, model_path(folder, model.client))
 
     with ThreadPoolExecutor(8) as pool:  # waiting for the disk, mostly
@@ -169,25 +175,15 @@ def _name_holidays(which: str, zone: str, time: np.datetime64) -> str:
     return country
 
 
-def _list_holidays(country: str, first: int, end: int) -> np.ndarray:
-    """The dates (days,) of some years: a forecast need not load the rules of all countries."""
-    days = np.arange(f"{first:04}-01-01", f"{end:04}-01-01", dtype="datetime64[D]")
-    return days[holiday_flags("UTC", days, country) > 0]
-
-
-def _year(time: np.datetime64) -> int:
-    return int(time.astype("datetime64[Y]").astype(int)) + 1970
-
-
 def find_model(place: Path, client: str | None = None) -> ClientModel:
     """The model of a client in a run's folder, in a folder of its own, or in a file."""
     if place.is_file():
         model = load_model(place)
-        if client not in (None, model.client):
-            raise BadInput(
-                f"{place} is the model of client {model.client!r}, not of {client!r}",
-                "leave out ‹--client›",
-            )
+        require(
+            client in (None, model.client),
+            f"{place} is the model of client {model.client!r}, not of {client!r}",
+            "leave out ‹--client›",
+        )
         return model
     folder = place / FOLDER if (place / FOLDER).is_dir() else place
     found = {_client_of(path): path for path in sorted(folder.glob("*.safetensors"))}

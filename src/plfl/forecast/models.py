@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plfl.config import Config
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 from plfl.forecast import families
 from plfl.forecast.views import View
 from plfl.forecast.windows import Task
@@ -101,16 +101,16 @@ def check_model(model: Model, task: Task) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes of the model's params, after checking that it takes the task's inputs and gives what
     its view expects.
     """
-    if not isinstance(model, Model):
-        raise BadInput(
-            f"a model is plfl.forecast.models.Model(init, apply), not a {type(model).__name__}"
-        )
+    require(
+        isinstance(model, Model),
+        f"a model is plfl.forecast.models.Model(init, apply), not a {type(model).__name__}",
+    )
     params = _evaluated("init", model.init, jax.random.key(0))
-    if not _are_params(params):
-        raise BadInput(
-            "the model's params must be a flat mapping from names to float arrays",
-            "return {'head.weight': ...}, say",
-        )
+    require(
+        _are_params(params),
+        "the model's params must be a flat mapping from names to float arrays",
+        "return {'head.weight': ...}, say",
+    )
     if reserved := [name for name in params if "/" in name or name.startswith("scaler.")]:
         raise BadInput(
             f"the model's param {reserved[0]!r} needs another name",
@@ -120,11 +120,11 @@ def check_model(model: Model, task: Task) -> dict[str, jax.ShapeDtypeStruct]:
     if inputs is not None:
         shown = ", ".join(map(str, inputs.shape[1:]))
         found = _evaluated(f"apply with inputs (batch, {shown})", model.apply, params, inputs)
-        if getattr(found, "shape", None) != (3,):
-            raise BadInput(
-                "the model must give one forecast per window, shape (batch,)",
-                f"for a batch of 3 it gave {getattr(found, 'shape', type(found).__name__)}",
-            )
+        require(
+            getattr(found, "shape", None) == (3,),
+            "the model must give one forecast per window, shape (batch,)",
+            f"for a batch of 3 it gave {getattr(found, 'shape', type(found).__name__)}",
+        )
     return params
 
 

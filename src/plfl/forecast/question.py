@@ -18,9 +18,8 @@ from plfl.config import GIVEN, TABLE_FIELDS, Config, read_config
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding
 from plfl.data.zones import load_zone
-from plfl.errors import BadInput, in_shell
-from plfl.forecast.answer import Answer
-from plfl.forecast.client_model import ClientModel
+from plfl.errors import BadInput, in_shell, require
+from plfl.forecast.client_model import Answer, ClientModel
 from plfl.forecast.model_file import find_model
 
 if TYPE_CHECKING:
@@ -85,12 +84,14 @@ def _parse_time(text: str, zone: str) -> np.datetime64:
     if time.tzinfo is None:
         local = time.replace(tzinfo=load_zone(zone))
         back = local.astimezone(UTC).astimezone(local.tzinfo)
-        if back.replace(tzinfo=None) != time:
-            raise BadInput(
-                f"‹--at {text!r}› is no time in {zone}, whose clocks skip that hour",
+        require(
+            back.replace(tzinfo=None) == time,
+            f"‹--at {text!r}› is no time in {zone}, whose clocks skip that hour",
+            (
                 f"write {back:%Y-%m-%dT%H:%M}, or a time with its offset, such as "
-                f"{back.isoformat(timespec='minutes')}",
-            )
+                f"{back.isoformat(timespec='minutes')}"
+            ),
+        )
         time = local
     return np.datetime64(time.astimezone(UTC).replace(tzinfo=None), "s")
 
@@ -193,11 +194,10 @@ def _find_row(question: _Question, loaded: "Loaded") -> int | Finding:
 
 def _check_interval(model: ClientModel, panel: Panel) -> None:
     """Refuse readings of another interval than the model's."""
-    if panel.interval == model.interval:
-        return
     minute = np.timedelta64(1, "m")
     ours = f"{model.interval / minute:g}min"
-    raise BadInput(
+    require(
+        panel.interval == model.interval,
         f"the readings have an interval of {panel.interval / minute:g}min, the model of "
         f"{model.client!r} one of {ours}",
         f"add it up: ‹interval={ours}›"

@@ -1,9 +1,10 @@
-"""Views: what a model sees of a client's series, how its training windows are drawn, and what its
-outputs mean.
+"""Views: what a model is given of one client's series, how its training windows are drawn, and what
+its outputs mean.
 
-A view is a value; everything that trains, forecasts or compares asks the task's view and knows no
-more. `View` says what there is to ask, and answers for a model of one lead that gives one number;
-a family of models (`plfl.forecast.families`) has a view of its own, with its own answers.
+A view is a value of a family of models (`plfl.forecast.families`), and knows nothing of parts,
+scalers or other clients: those are a task's (`plfl.forecast.windows`). Everything that trains,
+forecasts or compares asks the task's view and knows no more. `View` says what there is to ask, and
+answers for a model of one lead that gives one number; a family has a view with its own answers.
 """
 
 from abc import ABC, abstractmethod

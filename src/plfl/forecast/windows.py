@@ -1,4 +1,5 @@
-"""Windows: what a model sees of a client's series, and which of it belongs to which part.
+"""Windows: from a panel to a task, that is, which times of each client's series train, validate and
+test, and its scaled series. What a model sees of a window is its view's (`plfl.forecast.views`).
 
 A window with origin t has the inputs at t - lookback + 1 .. t and the target at t + horizon. Origin
 and target lie in one part (training, validation or test, in this order of time); inputs may reach
@@ -12,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -155,13 +156,8 @@ class Task:
         )
 
 
-class _Cut(NamedTuple):
-    """One client's parts and windows."""
-
-    bounds: tuple[int, int, int, int]
-    filled: np.ndarray
-    origins: dict[str, np.ndarray]
-    finding: Finding | None  # why it cannot take part
+# Begin of training, validation and test part, and the end.
+Bounds = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -176,8 +172,10 @@ class _Cutter:
     def view(self) -> View:
         return make_view(self.panel, self.config)
 
-    def cut(self, row: int) -> _Cut:
-        """The parts and windows of one client."""
+    def cut(self, row: int) -> tuple[Bounds, np.ndarray, dict[str, np.ndarray], Finding | None]:
+        """The parts of one client, its load filled over short gaps, its windows, and why it cannot
+        take part.
+        """
         config = self.config
         max_gap = count_intervals(config.max_gap, self.panel.interval, "max_gap")
         load = self.panel.load[row]
@@ -187,10 +185,10 @@ class _Cutter:
         existing = slice(bounds[0], None)  # a gap is not filled from before the training part
         filled[existing] = fill_short_gaps(load[existing], max_gap)
         found = find_origins(filled, observed, bounds, self.view.lookback, self.view.horizon)
-        return _Cut(bounds, filled, found, self._why_refused(row, bounds, found))
+        return bounds, filled, found, self._why_refused(row, bounds, found)
 
     def _why_refused(
-        self, row: int, bounds: tuple[int, int, int, int], found: dict[str, np.ndarray]
+        self, row: int, bounds: Bounds, found: dict[str, np.ndarray]
     ) -> Finding | None:
         load = self.panel.load[row]
         place = Place(client=self.panel.ids[row])
@@ -200,9 +198,10 @@ class _Cutter:
             return Finding("PLF109", 1, place, detail + self._say_enough())
         train = load[bounds[0] : bounds[1]].astype(np.float64)
         if is_steady(train[np.isfinite(train)]):
-            always = f"always {np.nanmax(train):g} kWh"
-            detail = f"its load never changes in the training part ({always})"
-            return Finding("PLF206", 1, place, detail)
+            always = f"(always {np.nanmax(train):g} kWh)"
+            return Finding(
+                "PLF206", 1, place, f"its load never changes in the training part {always}"
+            )
         return None
 
     def _find_lacking(self, found: dict[str, np.ndarray]) -> str | None:
@@ -249,23 +248,25 @@ def make_task(
     num_columns = 1 + len(panel.covariate_names) + view.num_derived
     series = scratch.empty((panel.num_clients, panel.num_times, num_columns))
     rows: list[int] = []
-    bounds: list[tuple[int, int, int, int]] = []
+    bounds: list[Bounds] = []
     scalers: list[Scaler] = []
     origins = {part: Origins() for part in PARTS}
     refused: list[Finding] = []
     for row in forgetting(range(panel.num_clients), panel.load, panel.covariates, series):
-        cut = cutter.cut(row)
-        if cut.finding:
-            refused.append(cut.finding)
+        own, filled, windows, finding = cutter.cut(row)
+        if finding:
+            refused.append(finding)
             continue
-        train = slice(*cut.bounds[:2])
+        train = slice(*own[:2])
         known = (panel.load[row, train], panel.covariates[row, train])
         scalers.append(fit_scaler(*known, is_robust=view.is_robust))
-        _scale_series(series[len(rows)], cut, panel.covariates[row], scalers[-1], view)
+        covariates = scalers[-1].scale_covariates(panel.covariates[row])
+        covariates[: own[0]] = 0  # what lies before the training part does not exist
+        _fill_series(series[len(rows)], scalers[-1].scale_load(filled), covariates, view)
         rows.append(row)
-        bounds.append(cut.bounds)
+        bounds.append(own)
         for part in PARTS:
-            origins[part].append(cut.origins[part])
+            origins[part].append(windows[part])
     if not rows:
         raise BadInput(f"no client can take part ({len(refused)} refused)", refused[0].in_words)
     kept = panel if len(rows) == panel.num_clients else panel.take(rows, scratch)
@@ -287,8 +288,8 @@ def make_task(
 def find_refusals(panel: Panel, config: Config) -> list[Finding]:
     """Why clients of a panel cannot take part, without making a task."""
     cutter = _Cutter(panel, config)
-    found = (cutter.cut(row).finding for row in range(panel.num_clients))
-    return [finding for finding in found if finding]
+    found = (cutter.cut(row) for row in range(panel.num_clients))
+    return [finding for *_, finding in found if finding]
 
 
 def stack_clients(tasks: Sequence[Task]) -> ClientData:
@@ -368,7 +369,7 @@ def fill_short_gaps(load: np.ndarray, max_gap: int) -> np.ndarray:
 
 def split_bounds(
     observed: np.ndarray, config: Config, steps_per_day: int, *, has_test: bool = True
-) -> tuple[int, int, int, int]:
+) -> Bounds:
     """Begin of training, validation and test part, and the end, within the client's own span of
     readings.
     """
@@ -387,7 +388,7 @@ def split_bounds(
 def find_origins(
     filled: np.ndarray,
     observed: np.ndarray,
-    bounds: tuple[int, int, int, int],
+    bounds: Bounds,
     lookback: int,
     horizon: int,
 ) -> dict[str, np.ndarray]:
@@ -407,16 +408,9 @@ def find_origins(
     return found
 
 
-def _scale_series(
-    series: np.ndarray, cut: _Cut, covariates: np.ndarray, scaler: Scaler, view: View
-) -> None:
-    """Fill in a client's scaled series (time, columns); what lies before the training part does not
-    exist.
-    """
-    known = series[:, 1 : 1 + covariates.shape[1]]
-    known[:] = scaler.scale_covariates(covariates)
-    known[: cut.bounds[0]] = 0
-    np.nan_to_num(known, copy=False)  # an unknown covariate is an average one
-    load = scaler.scale_load(cut.filled)
+def _fill_series(series: np.ndarray, load: np.ndarray, covariates: np.ndarray, view: View) -> None:
+    """Fill in a client's scaled series (time, columns)."""
     series[:, 0] = load if view.marks_unknown else np.nan_to_num(load)
+    # an unknown covariate is an average one
+    series[:, 1 : 1 + covariates.shape[1]] = np.nan_to_num(covariates)
     view.derive(series)

@@ -24,8 +24,7 @@ from plfl.config import UP_TO, Config, count_intervals
 from plfl.data.panel import Panel
 from plfl.data.zones import load_zone
 from plfl.errors import BadInput
-from plfl.forecast.answer import LOST, MODEL, Answer
-from plfl.forecast.client_model import ClientModel
+from plfl.forecast.client_model import LOST, MODEL, Answer, ClientModel
 from plfl.forecast.model_file import load_model, model_path
 from plfl.frames.fitted import (
     RUN,

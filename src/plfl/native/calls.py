@@ -1,17 +1,38 @@
-"""The native kernels as functions of JAX arrays: float32, and the batch is the last axis.
+"""The native kernels as functions of JAX arrays, and which implementation of a function runs where.
 
-They compute what `forecast.layers`, `forecast.past_days` (where the batch is the first axis) and
-optax compute, and are called from there. Under `vmap` one call works through all rows, one after
-the other. Types and shapes are checked in C, at the boundary.
+The kernels compute what `forecast.lstm_mlp`, `forecast.past_days` (where the batch is the first
+axis) and optax compute in float32, and are called from there by `on_device`. Under `vmap` one call
+works through all rows, one after the other. Types and shapes are checked in C, at the boundary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from plfl.native.layout import BAND, DAYS, POOLED, Fact
+from plfl.native.library import is_available
+
+
+def on_device(
+    *args: Any,
+    native: Callable[..., Any],
+    xla: Callable[..., Any],
+    gpu: Callable[..., Any] | None = None,
+) -> Any:
+    """The function at these arguments; all compute the same. What cannot run on this machine is not
+    even traced.
+    """
+    if any(
+        array.dtype not in (jnp.float32, jnp.int32, jnp.bool_) for array in jax.tree.leaves(args)
+    ):
+        return xla(*args)
+    if jax.default_backend() == "cpu":
+        return native(*args) if is_available() else xla(*args)
+    kernels = ({"cpu": native} if is_available() else {}) | ({"cuda": gpu} if gpu else {})
+    return jax.lax.platform_dependent(*args, **kernels, default=xla) if kernels else xla(*args)
+
 
 Arrays = Sequence[jax.Array]
 
@@ -31,8 +52,7 @@ def lstm_forward(
     time, _, batch = inputs.shape
     gates, hidden = weight_hh.shape
     shapes = [(time, hidden, batch), (time, gates, batch), (time, hidden, batch)]
-    states, kept, cells = _call("plfl_lstm_forward", shapes, weight_ih, weight_hh, bias, inputs)
-    return states, kept, cells
+    return _call("plfl_lstm_forward", shapes, weight_ih, weight_hh, bias, inputs)
 
 
 def lstm_backward(
@@ -47,8 +67,7 @@ def lstm_backward(
     """Gradients of weight_ih, weight_hh, bias and inputs."""
     shapes = [weight_ih.shape, weight_hh.shape, weight_ih.shape[:1], inputs.shape]
     args = (weight_ih, weight_hh, inputs, states, gates, cells, d_states)
-    d_ih, d_hh, d_bias, d_inputs = _call("plfl_lstm_backward", shapes, *args)
-    return d_ih, d_hh, d_bias, d_inputs
+    return _call("plfl_lstm_backward", shapes, *args)
 
 
 def dense_forward(
@@ -58,8 +77,7 @@ def dense_forward(
     where negative.
     """
     shape = (weight.shape[0], inputs.shape[1])
-    outputs, sums = _call("plfl_dense_forward", [shape, shape], weight, bias, slope, inputs)
-    return outputs, sums
+    return _call("plfl_dense_forward", [shape, shape], weight, bias, slope, inputs)
 
 
 def dense_backward(
@@ -67,10 +85,7 @@ def dense_backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Gradients of weight, bias, slope and inputs."""
     shapes = [weight.shape, slope.shape, slope.shape, inputs.shape]
-    d_weight, d_bias, d_slope, d_inputs = _call(
-        "plfl_dense_backward", shapes, weight, slope, inputs, sums, d_outputs
-    )
-    return d_weight, d_bias, d_slope, d_inputs
+    return _call("plfl_dense_backward", shapes, weight, slope, inputs, sums, d_outputs)
 
 
 def days_forward(*args: jax.Array) -> jax.Array:
@@ -78,13 +93,13 @@ def days_forward(*args: jax.Array) -> jax.Array:
 
     From weight, bias, mix and distance, likeness, changes and, as 0 or 1, whether a day is known.
     """
-    mix, likeness = args[2], args[4]
+    _, _, mix, _, likeness, *_ = args
     return _call("plfl_days_forward", [(likeness.shape[0], POOLED * mix.shape[0])], *args)[0]
 
 
 def days_backward(*args: jax.Array) -> tuple[jax.Array, ...]:
     """Gradients of weight, bias, mix and distance, from the same and that of the outputs."""
-    return tuple(_call("plfl_days_backward", [param.shape for param in args[: len(DAYS)]], *args))
+    return _call("plfl_days_backward", [param.shape for param in args[: len(DAYS)]], *args)
 
 
 def cut_days(*args: jax.Array) -> tuple[jax.Array, ...]:
@@ -93,23 +108,16 @@ def cut_days(*args: jax.Array) -> tuple[jax.Array, ...]:
     From readings, calendars, zone, origins and leads, the intervals of a day and of the path, and
     how long ago each day was. Under `vmap`, what all rows share is passed once.
     """
-    readings, origins, offsets, recency = args[0], args[3], args[5], args[6]
+    readings, _, _, origins, _, offsets, recency = args
     shape = (origins.shape[0], recency.shape[0])
     num_seen = offsets.shape[0] - 1 + len(Fact) + readings.shape[1] - 2
-    return tuple(
-        _call(
-            "plfl_cut_days",
-            [(*shape, num_seen), (*shape, 2), shape],
-            *args,
-            vmap_method="expand_dims",
-        )
-    )
+    shapes = [(*shape, num_seen), (*shape, 2), shape]
+    return _call("plfl_cut_days", shapes, *args, vmap_method="expand_dims")
 
 
 def band(*args: jax.Array) -> tuple[jax.Array, ...]:
     """Loss () and gradients of the params of a band, from `layout.BAND` and `layout.BAND_DATA`."""
-    params = args[: len(BAND)]
-    return tuple(_call("plfl_band", [(), *(param.shape for param in params)], *args))
+    return _call("plfl_band", [(), *(param.shape for param in args[: len(BAND)])], *args)
 
 
 def adam(
@@ -118,25 +126,24 @@ def adam(
     """The next params and moments: (m, v), or (m, v, its top) for AMSGrad; `numbers` (7,) as in
     kernels.c.
     """
-    name = "plfl_adam" if len(moments) == 2 else "plfl_adam_ams"
     state = [*params, *(array for moment in moments for array in moment)]
-    in_place = {k + 1: k for k in range(len(state))}
     found = _call(
-        name,
+        "plfl_adam" if len(moments) == 2 else "plfl_adam_ams",
         [array.shape for array in state],
         numbers,
         *state,
         *gradient,
-        input_output_aliases=in_place,
+        input_output_aliases={k + 1: k for k in range(len(state))},
     )
-    num = len(params)
-    return [found[k : k + num] for k in range(0, len(found), num)]
+    return [list(found[k : k + len(params)]) for k in range(0, len(found), len(params))]
 
 
 def _call(
-    name: str, shapes: Sequence[tuple[int, ...]], *arrays: jax.Array, **options: Any
-) -> list[jax.Array]:
+    name: str,
+    shapes: Sequence[tuple[int, ...]],
+    *arrays: jax.Array,
+    vmap_method: str = "broadcast_all",
+    **options: Any,
+) -> Any:
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    return list(
-        jax.ffi.ffi_call(name, results, **{"vmap_method": "broadcast_all", **options})(*arrays)
-    )
+    return tuple(jax.ffi.ffi_call(name, results, vmap_method=vmap_method, **options)(*arrays))

@@ -72,9 +72,7 @@ def _load() -> bool:
 
 def _compiled() -> Path:
     """The library's file, made if it is not there yet."""
-    compiler = next(
-        (found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None
-    )
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise OSError("there is no C compiler: neither cc nor gcc nor clang")
     stat = Path(compiler).resolve().stat()

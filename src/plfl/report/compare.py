@@ -1,4 +1,4 @@
-"""Who wins, by how much, and how sure that is.
+"""Who wins, by how much, and how sure that is; and what a run was compared with, in words.
 
 Test MASE is compared per client: the difference of a client is its rival's MASE minus ours, so
 above 0 we are better. The 95 % interval of the mean difference is a bootstrap: each of 2,000 draws
@@ -7,12 +7,33 @@ It says what other seeds and other clients of the same kind would do to the mean
 only where the interval lies above 0, and lose only where it lies below.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from plfl.config import LEVELS
+from plfl.forecast.leads import find_scored
+from plfl.report.words import listed
+
 NUM_DRAWS = 2000
+_NAMES = {
+    **{level.name: level.words for level in LEVELS.values()},
+    "central": "one model on pooled data",
+    "fl_finetuned": "fine-tuned FL",
+    "lightgbm": "LightGBM",
+    "last_week": "repeating last week",
+    "yesterday": "repeating yesterday",
+}
+# Those that `--baselines all` adds and that everyone asks about.
+_TRAINED = ("lightgbm", "local", "fl", "fl_finetuned")
+_WORDS = {
+    "beats": "It is better than",
+    "loses to": "It is worse than",
+    "unclear": "There is no clear difference from",
+}
 
 
 @dataclass(frozen=True)
@@ -79,3 +100,67 @@ def bootstrap(values: np.ndarray) -> tuple[float, float]:
         means[draw] = values[seeds].mean(axis=0)[clients].mean()
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
+
+
+def say_ahead(leads: Iterable[str] | None, seconds: float) -> str:
+    """At which lead a model of several is scored, on data of an interval in seconds; nothing of a
+    model with one.
+    """
+    return f" {find_scored(list(leads), seconds)} ahead" if leads else ""
+
+
+def name_rival(name: str) -> str:
+    """A baseline in words.
+
+    >>> name_rival("fl"), name_rival("ridge")
+    ('plain FL', 'ridge')
+    """
+    return _NAMES.get(name, name)
+
+
+class Rival:
+    """One of a run's baselines, client by client beside the run."""
+
+    def __init__(self, name: str, clients: Sequence[Mapping[str, Any]]) -> None:
+        pairs = [(client["mase"], client["baseline_mase"].get(name)) for client in clients]
+        self.name = name
+        # (2, clients) MASE of the run and of its rival; NaN where undefined.
+        self.scores = np.array(pairs, np.float64).reshape(-1, 2).T
+        self.is_both = np.isfinite(self.scores).all(axis=0)
+        # Clients for whom the run is better.
+        self.num_better = int((self.scores[0] < self.scores[1]).sum())
+
+    @property
+    def num_both(self) -> int:
+        """Clients that have both errors."""
+        return int(self.is_both.sum())
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """Of the run and of its rival, over the clients that have both."""
+        ours, theirs = self.scores[:, self.is_both].mean(axis=1).tolist()
+        return ours, theirs
+
+    @cached_property
+    def difference(self) -> Difference:
+        """The rival's errors minus the run's."""
+        return compare(*self.scores[:, None, :])
+
+
+def say_rivals(rivals: Sequence[Rival]) -> str:
+    """Whether a run is better than what it was compared with, in a sentence or two.
+
+    Better and worse are said where the interval of the mean difference over clients excludes 0.
+    """
+    said: dict[str, list[str]] = {outcome: [] for outcome in _WORDS}
+    for rival in rivals:
+        if rival.num_both:
+            words = f"{name_rival(rival.name)} ({rival.num_better} of {rival.num_both} clients)"
+            said[rival.difference.outcome].append(words)
+    return " ".join(f"{_WORDS[how]} {listed(names)}." for how, names in said.items() if names)
+
+
+def say_missing(rivals: Sequence[Rival]) -> str:
+    """What `--baselines all` would compare a run with, if it was compared with none of these."""
+    is_there = {rival.name for rival in rivals} & set(_TRAINED)
+    return "" if is_there else listed([_NAMES[name] for name in _TRAINED])

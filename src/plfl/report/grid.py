@@ -7,7 +7,7 @@ the contenders are the best points themselves. In every fold of the time each is
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -17,7 +17,7 @@ import numpy as np
 
 from plfl.config import LEVELS, PERSONAL_ALIASES
 from plfl.report.compare import Difference, compare, find_lowest
-from plfl.report.tables import Cell, key, mean_cell
+from plfl.report.render import Cell, key, mean_cell
 from plfl.report.words import ratio
 
 AS_IT_IS = "the recipe as it is"  # The name of a point at which nothing is changed
@@ -133,6 +133,12 @@ class Source:
         """All but the focus."""
         return [contender for contender in self.contenders if contender is not self.focus]
 
+    @property
+    def notes(self) -> dict[str, str]:
+        """Why a client's MASE is undefined, in the words of the first run that has any."""
+        runs = [run for one in self.contenders for run in one.point.stored]
+        return {c["id"]: c["note"] for run in reversed(runs) for c in run["clients"] if c["note"]}
+
     @cached_property
     def ids(self) -> list[str]:
         """Every client that a run of the source names, those left out included."""
@@ -201,6 +207,11 @@ class StoredStudy:
         labels = label_sources([source["name"] for source in stored])
         return [self._source(k, label, stored[k]) for k, label in enumerate(labels)]
 
+    @property
+    def findings(self) -> list[tuple[Source, dict[str, Any]]]:
+        """What the data doctor found in each source."""
+        return [(source, row) for source in self.sources for row in source.stored["findings"]]
+
     @cached_property
     def folds(self) -> list["StoredStudy"]:
         """Every fold as a study of its own, in the order of time."""
@@ -233,7 +244,7 @@ class StoredStudy:
             for own in rows.values()
         ]
         contenders = self._levels(points) if self.has_levels else self._best(points)
-        focus = _focus(contenders)
+        focus = _find_focus(contenders)
         chosen = [one.point for one in contenders if self.has_levels or one is focus]
         baselines = self._baselines(index, stored, points)
         return Source(index, label, stored, points, contenders, focus, chosen, baselines)
@@ -319,7 +330,7 @@ def _rank(points: Sequence[Point]) -> list[Point]:
     return [points[k] for k in find_lowest([point.seeds("validation_mase") for point in points])]
 
 
-def _focus(contenders: Iterable[Contender]) -> Contender | None:
+def _find_focus(contenders: Sequence[Contender]) -> Contender | None:
     """PL-FL where it is compared; else the one with the lowest validation MASE."""
     by_point = {one.point: one for one in contenders}
     best = [by_point[point] for point in _rank(list(by_point))]

@@ -6,13 +6,12 @@ Which of them it is, the folder's files tell. Nothing is trained, and JAX is not
 
 import json
 from pathlib import Path
-from typing import Any
 
 from jinja2 import UndefinedError
 
 from plfl.errors import Damaged
-from plfl.report.files import read
 from plfl.report.pages import adapt, bench, run, study
+from plfl.report.render import read
 from plfl.storage import write_text
 
 # The results of an adaptation; those of everything else are in result.json.
@@ -33,7 +32,9 @@ def write_report(folder: Path) -> Path:
     """
     is_adaptation = (folder / ADAPTATION).is_file()
     result = read(folder / (ADAPTATION if is_adaptation else "result.json"), json.loads)
-    kind = "an adaptation" if is_adaptation else _find_kind(result)
+    keys = result if isinstance(result, dict) else ()
+    kind = "a study" if "runs" in keys else "a benchmark" if "points" in keys else "a run"
+    kind = "an adaptation" if is_adaptation else kind
     try:
         page = _MAKERS[kind](folder, result)
     except _WRONG as error:
@@ -44,8 +45,3 @@ def write_report(folder: Path) -> Path:
     path = folder / "report.html"
     write_text(path, page)
     return path
-
-
-def _find_kind(result: Any) -> str:
-    keys = result if isinstance(result, dict) else ()
-    return "a study" if "runs" in keys else "a benchmark" if "points" in keys else "a run"

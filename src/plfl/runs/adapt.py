@@ -11,12 +11,12 @@ and the same model trained on those days alone.
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ from plfl.config import GIVEN, PERSONAL_ALIASES, TABLE_FIELDS, Config, read_conf
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding
 from plfl.data.sources import load_frame, load_sources
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 from plfl.federate import checkpoint
 from plfl.federate.engines import make_engine
 from plfl.federate.engines.engine import Engine
@@ -34,17 +34,17 @@ from plfl.federate.plan import complete, make_plan
 from plfl.federate.processes.devices import prepare
 from plfl.federate.round import FederationState
 from plfl.forecast import families
-from plfl.forecast.calibrate import Calibration
+from plfl.forecast.calibrate import Calibration, fit_all, publish
 from plfl.forecast.metrics import mean_defined
-from plfl.forecast.model_file import deploy_all
+from plfl.forecast.model_file import write_models
 from plfl.forecast.models import Params, check_model, make_model
-from plfl.forecast.publish import fit_all, publish
 from plfl.forecast.windows import Task, make_task, split_bounds
 from plfl.recipes import make_recipe
 from plfl.report.page import ADAPTATION, write_report
 from plfl.runs import folder as runfolder
+from plfl.runs.folder import Tell
 from plfl.runs.results import describe_personal, score_clients
-from plfl.runs.tuning import Choice, Tuner, fine_tune, train
+from plfl.runs.tuning import Choice, Tuner, fine_tune, run_rounds
 from plfl.storage import write_json, write_text
 
 CURVE_DAYS = (3, 7, 14, 28)  # days of history at which the curve is measured
@@ -66,17 +66,6 @@ _SAME_COVARIATES = (
 )
 _SETTABLE = (*TABLE_FIELDS, "tune_rounds", "tune_lr", "device", "cores")
 log = logging.getLogger("plfl")
-
-
-class Progress(NamedTuple):
-    """Where the work stands."""
-
-    at: str
-    done: int
-    total: int
-
-
-Observer = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -133,7 +122,7 @@ def adapt(
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     curve: bool = False,
-    observer: Observer | None = None,
+    observer: Tell | None = None,
 ) -> Adaptation:
     """Make a personal model of each meter from the shared part of a run.
 
@@ -147,8 +136,11 @@ def adapt(
     """
     started = time.perf_counter()
     place = None if out is None else Path(out)
-    if place is not None and place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise BadInput(f"{place} exists and is not empty", "choose another ‹--out›")
+    require(
+        place is None or not place.exists() or (place.is_dir() and not any(place.iterdir())),
+        f"{place} exists and is not empty",
+        "choose another ‹--out›",
+    )
     run = _read_run(Path(folder))
     config = _configure(run, data, settings or {})
     devices = prepare(config.device, config.cores, deterministic=config.deterministic)
@@ -159,8 +151,10 @@ def adapt(
     task = make_whole_task(panel, config, loaded.findings)
     _check_fit(run, config, task)
     lengths = _curve_lengths(panel) if curve else []
-    adapter = _Adapter(run, config, devices, observer or (lambda progress: None))
-    with _held(place, config):
+    adapter = _Adapter(run, config, devices, observer or (lambda *where: None))
+    with runfolder.opened(place, is_new=True):
+        if place is not None:
+            write_text(place / "config.toml", config.to_toml())
         meters = adapter.adapt(task, place)
         points = [adapter.measure(panel, days) for days in lengths]
         result = Adaptation(
@@ -186,24 +180,14 @@ def make_whole_task(panel: Panel, config: Config, findings: Sequence[Finding]) -
     return make_task(panel, _admitting(config, split=_SPLIT), findings, has_test=False)
 
 
-@contextmanager
-def _held(place: Path | None, config: Config) -> Iterator[None]:
-    """A new folder with its config, which nobody else writes to meanwhile; nothing for None."""
-    if place is None:
-        yield
-        return
-    runfolder.create(place)
-    with runfolder.opened(place):
-        write_text(place / "config.toml", config.to_toml())
-        yield
-
-
 def _read_run(folder: Path) -> _Run:
     """A run's config and shared params, and the ids of its clients where they are on record."""
-    if not folder.is_dir():
-        raise BadInput(f"{folder} does not exist", "give the folder of a run")
-    if not (folder / "config.toml").is_file():
-        raise BadInput(f"{folder} has no config.toml", "is it the folder of a run?")
+    require(folder.is_dir(), f"{folder} does not exist", "give the folder of a run")
+    require(
+        (folder / "config.toml").is_file(),
+        f"{folder} has no config.toml",
+        "is it the folder of a run?",
+    )
     config = read_config(folder / "config.toml")
     if not families.find(config.model).publishes(config):
         raise BadInput(
@@ -212,12 +196,14 @@ def _read_run(folder: Path) -> _Run:
             f"only a model {families.name_publishing()} with loss quantile can be adapted: train "
             "one with plfl run forecast",
         )
-    if config.personal:
-        raise BadInput(
+    require(
+        not config.personal,
+        (
             f"{folder} keeps {', '.join(config.personal)} at its clients, so its shared part is "
-            "not a whole model",
-            "adapt a run with ‹personal=none›, as recipe forecast has it",
-        )
+            "not a whole model"
+        ),
+        "adapt a run with ‹personal=none›, as recipe forecast has it",
+    )
     params, rounds = checkpoint.load_shared(folder)
     if rounds < config.rounds:
         left = f"{rounds} of {config.rounds} rounds; plfl run --resume {folder} finishes it"
@@ -275,12 +261,14 @@ def _check_fit(run: _Run, config: Config, task: Task) -> None:
         return
     names = _listed(task.panel.covariate_names)
     wanted = _count_covariates(run, config, task)
-    if wanted is None:
-        raise BadInput(
+    require(
+        wanted is not None,
+        (
             f"the shared model of {run.folder} does not fit meters with an interval of "
-            f"{task.panel.minutes:g} minutes and the covariates {names}",
-            "give readings as the run had them",
-        )
+            f"{task.panel.minutes:g} minutes and the covariates {names}"
+        ),
+        "give readings as the run had them",
+    )
     raise BadInput(
         f"the meters have {len(task.panel.covariate_names)} covariates ({names}), the shared "
         f"model of {run.folder} has {wanted}",
@@ -290,7 +278,7 @@ def _check_fit(run: _Run, config: Config, task: Task) -> None:
 
 def _fits(run: _Run, config: Config, task: Task) -> bool:
     shapes = check_model(make_model(config, task), task)
-    return {name: value.shape for name, value in shapes.items()} == {
+    return {name: s.shape for name, s in shapes.items()} == {
         name: array.shape for name, array in run.params.items()
     }
 
@@ -318,11 +306,8 @@ def _admitting(config: Config, **changes: Any) -> Config:
     return config.model_copy(update={"batch": min(config.batch, _MIN_WINDOWS), **changes})
 
 
-class _Tuned(NamedTuple):
-    tuner: Tuner
-    state: FederationState
-    choices: list[dict[str, Choice]]
-    shared: dict[str, np.ndarray]  # (clients, ...) the shared params, a row for each
+# A run's second stage, its state and choices, and the shared params (clients, ...), a row for each.
+_Tuned = tuple[Tuner, FederationState, list[dict[str, Choice]], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -332,27 +317,25 @@ class _Adapter:
     run: _Run
     config: Config
     devices: Sequence[jax.Device]
-    tell: Observer
+    tell: Tell
 
     def adapt(self, task: Task, place: Path | None) -> list[Meter]:
         """A model of each meter, and what became of it, in the order of ids."""
         if known := [client for client in task.panel.ids if client in self.run.clients]:
             some = ", ".join(known[:10])
             log.warning("%s took part in the run already; each has a model there", some)
-        tuned = self._tune(self.config, task, "adapting")
-        alone = tuned.tuner.alone
-        calibrations = fit_all(task, alone.predict(tuned.state, "validation"))
+        tuner, state, choices, _ = self._tune(self.config, task, "adapting")
+        calibrations = fit_all(task, tuner.alone.predict(state, "validation"))
         if place is not None:
-            deploy_all(place, task, self.config, alone.full_params(tuned.state), calibrations)
+            write_models(place, task, self.config, tuner.alone.full_params(state), calibrations)
         found = [
-            self._describe(task, row, tuned.choices[row], calibrations[row])
+            self._describe(task, row, choices[row], calibrations[row])
             for row in range(task.panel.num_clients)
         ]
         for client, finding in task.refused.items():
             log.warning("meter %s is left out: %s", client, finding.reason)
-            was_client = client in self.run.clients
             note = f"left out: {finding.reason}"
-            found.append(Meter(client, None, 0, {}, [], was_client, note))
+            found.append(Meter(client, None, 0, {}, [], client in self.run.clients, note))
         return sorted(found, key=lambda meter: meter.id)
 
     def _describe(
@@ -381,9 +364,12 @@ class _Adapter:
         begun = engine.start_from(self.run.params)
         tuner = Tuner(engine, _CAUTION)
         total = config.tune_rounds
-        self.tell(Progress(at, 0, total))
-        state, choices = tuner.tune(begun, lambda done: self.tell(Progress(at, done, total)))
-        return _Tuned(tuner, state, choices, engine.full_params(begun))
+
+        def tell(done: int) -> None:
+            self.tell(at, [f"round {done}/{total}"], done, total)
+
+        tell(0)
+        return tuner, *tuner.tune(begun, tell), engine.full_params(begun)
 
     def measure(self, panel: Panel, days: int) -> dict[str, Any] | None:
         """How each method does on the last tenth of the record with so many days before it; None if
@@ -397,16 +383,16 @@ class _Adapter:
         except BadInput as error:
             log.warning("the curve has no point at %d days: %s", days, error)
             return None
-        tuned = self._tune(config, task, f"curve, {days} days")
-        shared = fine_tune(tuned.tuner.alone, dict[str, Any](tuned.shared), 0)
+        tuner, state, _, params = self._tune(config, task, f"curve, {days} days")
+        shared = fine_tune(tuner.alone, dict[str, Any](params), 0)
         total = config.tune_rounds
-        self.tell(Progress(f"curve, {days} days, local", total, total))
+        self.tell(f"curve, {days} days, local", [f"round {total}/{total}"], total, total)
         alone = {"personal": PERSONAL_ALIASES["all"], "fraction": 1.0}
         local = make_engine(make_plan(config.model_copy(update=alone), task), self.devices)
         methods = {
-            "adapted": _score(tuned.tuner.alone, tuned.state),
-            "shared": _score(tuned.tuner.alone, shared),
-            "local": _score(local, train(local)),
+            "adapted": _score(tuner.alone, state),
+            "shared": _score(tuner.alone, shared),
+            "local": _score(local, run_rounds(local)),
         }
         first = methods["adapted"]
         ones = {name: dict.fromkeys(first[name], 1.0) for name in ("mase", "mase_by_lead")}
@@ -425,12 +411,14 @@ def _curve_lengths(panel: Panel) -> list[int]:
     """Days of history that some meter has."""
     longest = float(_days_before_test(panel).max())
     lengths = [days for days in CURVE_DAYS if days <= longest]
-    if not lengths:
-        raise BadInput(
+    require(
+        lengths,
+        (
             f"the longest record has {longest:.1f} days before its last tenth, and the curve "
-            f"begins at {CURVE_DAYS[0]}",
-            "give longer records, or leave ‹--curve› out",
-        )
+            f"begins at {CURVE_DAYS[0]}"
+        ),
+        "give longer records, or leave ‹--curve› out",
+    )
     return lengths
 
 

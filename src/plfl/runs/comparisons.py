@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from plfl.config import LEVELS, Config
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 from plfl.federate.client import ClientState, LocalTraining, client_update
 from plfl.federate.engines import make_engine
 from plfl.federate.engines.engine import Engine
@@ -24,12 +24,11 @@ from plfl.federate.partition import make_partition
 from plfl.federate.plan import make_plan
 from plfl.federate.processes.devices import usable_cores
 from plfl.forecast import families
-from plfl.forecast.baselines.boosting import boosted, import_lightgbm
-from plfl.forecast.baselines.ridge import ridge
+from plfl.forecast.baselines import boosted, import_lightgbm, ridge
 from plfl.forecast.models import Model, Params, check_model, make_model
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task
-from plfl.runs.tuning import fine_tune, train
+from plfl.runs.tuning import fine_tune, run_rounds
 
 NAMES = ("ridge", "lightgbm", "central", *(level.name for level in LEVELS.values()), "fl_finetuned")
 _EVAL_WINDOWS = 256
@@ -144,11 +143,11 @@ def pool(task: Task) -> ClientData:
 def pool_origins(task: Task, part: str) -> np.ndarray:
     """The origins of a part in the pooled series, client after client: (windows,) int32."""
     num_clients, num_times, _ = task.series.shape
-    if num_clients * num_times > _MAX_POOLED:
-        raise BadInput(
-            f"the data of {num_clients:,} clients is too long to be pooled",
-            "leave out the baseline central",
-        )
+    require(
+        num_clients * num_times <= _MAX_POOLED,
+        f"the data of {num_clients:,} clients is too long to be pooled",
+        "leave out the baseline central",
+    )
     moved = [row * num_times + origins for row, origins in enumerate(task.origins[part])]
     return np.concatenate(moved).astype(np.int32)
 
@@ -175,10 +174,7 @@ def _predict_alone(
 
     @jax.jit
     def predict(params: Params, data: ClientData, batches: jax.Array) -> jax.Array:
-        def predict_batch(batch: jax.Array) -> jax.Array:
-            return training.forecast(params, data, batch)
-
-        return jax.lax.map(predict_batch, batches)
+        return jax.lax.map(lambda batch: training.forecast(params, data, batch), batches)
 
     batches = np.pad(origins, (0, -len(origins) % _EVAL_WINDOWS), mode="edge").reshape(
         -1, _EVAL_WINDOWS
@@ -214,7 +210,7 @@ class _Comparison:
                 return self._fine_tuned()
         is_alone = name == "local" and config.fraction == 1
         engine = self._alone if is_alone else self._engine(name)
-        return engine.predict(train(engine), self.part)
+        return engine.predict(run_rounds(engine), self.part)
 
     def _engine(self, name: str, **changes: float) -> Engine:
         patterns = personal_patterns(name, self.config)
@@ -237,7 +233,7 @@ class _Comparison:
     def _plain(self) -> tuple[list[np.ndarray], Params]:
         """Plain FL: its forecasts, and the params (clients, ...) that its clients end with."""
         engine = self._engine("fl")
-        state = train(engine)
+        state = run_rounds(engine)
         return engine.predict(state, self.part), engine.sent_params(state)
 
     @cached_property

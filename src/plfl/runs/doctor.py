@@ -5,6 +5,7 @@ It reads sources exactly as a run does, so a run sees what the doctor says it wi
 """
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -62,13 +63,8 @@ class Diagnosis:
 
     def groups(self) -> list[Group]:
         """The findings by rule, the gravest first."""
-        codes = sorted(
-            {f.code for f in self.findings}, key=lambda code: (self._gravity(code), code)
-        )
-        return [Group(tuple(f for f in self.findings if f.code == code)) for code in codes]
-
-    def _gravity(self, code: str) -> int:
-        return LEVELS.index(next(f.rule.level for f in self.findings if f.code == code))
+        ordered = sorted(self.findings, key=lambda f: (LEVELS.index(f.rule.level), f.code))
+        return [Group(tuple(own)) for _, own in groupby(ordered, key=lambda f: f.code)]
 
     @property
     def ids(self) -> tuple[str, ...]:

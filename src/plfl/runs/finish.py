@@ -14,16 +14,14 @@ from typing import Any
 import numpy as np
 
 from plfl._version import __version__
-from plfl.errors import BadInput
+from plfl.errors import require
 from plfl.federate.federation import Federation
 from plfl.federate.plan import Plan
 from plfl.federate.processes import group as processes
 from plfl.federate.round import FederationState
-from plfl.forecast.baselines.boosting import import_lightgbm
-from plfl.forecast.calibrate import Calibration
-from plfl.forecast.model_file import deploy_all
-from plfl.forecast.publish import publish
-from plfl.forecast.windows import Task
+from plfl.forecast.baselines import import_lightgbm
+from plfl.forecast.calibrate import Calibration, publish
+from plfl.forecast.model_file import write_models
 from plfl.report.page import write_report
 from plfl.runs.comparisons import NAMES, compare
 from plfl.runs.folder import RunFiles
@@ -46,8 +44,7 @@ History = list[dict[str, Any]]
 def baseline_names(asked: str) -> tuple[str, ...]:
     """Which comparisons `none`, `simple` and `all` stand for."""
     names: dict[str, tuple[str, ...]] = {"none": (), "simple": ("ridge",), "all": NAMES}
-    if asked not in names:
-        raise BadInput(f"baselines is {asked!r}", "choose none, simple or all")
+    require(asked in names, f"baselines is {asked!r}", "choose none, simple or all")
     if asked == "all":
         import_lightgbm()  # told now, not after the training
     return names[asked]
@@ -107,23 +104,23 @@ class Ending:
         calibrations: list[Calibration] | None = None
         if plan.task.view.quantiles:
             calibrations, forecasts = publish(plan.task, partial(engine.predict_at, state))
-            self._write_models(engine.full_params(state), calibrations)
+            if self.files.folder is not None and processes.is_writer():
+                params = engine.full_params(state)
+                with self.files.writing():
+                    write_models(self.files.folder, plan.task, plan.config, params, calibrations)
         else:
             forecasts = engine.predict(state, "test")
-        personal = _describe_personal(plan.task, choices, calibrations)
+        nothing = [None] * plan.task.panel.num_clients
+        seconds = [plan.task.panel.seconds] * len(nothing)
+        kept = map(describe_personal, choices or nothing, calibrations or nothing, seconds)
+        is_personal = choices is not None or calibrations is not None
+        personal = dict(zip(plan.task.panel.ids, kept, strict=True)) if is_personal else {}
         if processes.WORLD.size == 1:
             return self._conclude(history, forecasts, personal)
         decided = processes.decide_once(
             lambda: asdict(self._conclude(history, forecasts, personal))
         )
         return Result.from_dict(decided)
-
-    def _write_models(self, params: dict[str, np.ndarray], calibrations: list[Calibration]) -> None:
-        """Each client's own file to forecast with."""
-        plan = self.federation.plan
-        if self.files.folder is not None and processes.is_writer():
-            with self.files.writing():
-                deploy_all(self.files.folder, plan.task, plan.config, params, calibrations)
 
     def _conclude(
         self, history: History, forecasts: list[np.ndarray], personal: dict[str, Any]
@@ -177,20 +174,6 @@ class Ending:
                 write_report(self.files.folder)
             log.info("done: mean test MASE %s", result.mase_mean)
         return result
-
-
-def _describe_personal(
-    task: Task, choices: list[dict[str, Choice]] | None, calibrations: list[Calibration] | None
-) -> dict[str, Any]:
-    """What each client kept of its tuning, and what it repeats, by client."""
-    if choices is None and calibrations is None:
-        return {}
-    num_clients = task.panel.num_clients
-    kept: Any = choices or [{}] * num_clients
-    nothing: list[Any] = [None] * num_clients
-    fitted = calibrations or nothing
-    found = map(describe_personal, kept, fitted, [task.panel.seconds] * num_clients)
-    return dict(zip(task.panel.ids, found, strict=True))
 
 
 def speed(plan: Plan, history: History) -> float | None:

@@ -5,19 +5,21 @@ safe in it when something fails.
 import errno
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from plfl.errors import BadInput, RunFailed
+from plfl.errors import BadInput, RunFailed, require
 from plfl.federate.processes import group as processes
 from plfl.storage import locked
 
 # All that a run leaves if it is killed before its first checkpoint.
 _BEFORE_FIRST_CHECKPOINT = {".lock", "log.txt", ".config.toml.tmp", "config.toml", "state.new"}
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Called with where long work stands: in words, in figures, and as so much of so much.
+Tell = Callable[[str, Sequence[str], int, int], None]
 log = logging.getLogger("plfl")
 
 
@@ -43,11 +45,11 @@ def as_folder(path: str | Path | None) -> Path | None:
 def create(folder: Path) -> None:
     """Make a fresh folder for a run; one that holds anything is left alone."""
     try:
-        if folder.exists() and (not folder.is_dir() or not _is_unused(folder)):
-            raise BadInput(
-                f"{folder} exists and is not empty",
-                f"choose another ‹--out DIR›, or go on with ‹--resume {folder}›",
-            )
+        require(
+            not folder.exists() or (folder.is_dir() and _is_unused(folder)),
+            f"{folder} exists and is not empty",
+            f"choose another ‹--out DIR›, or go on with ‹--resume {folder}›",
+        )
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".lock").touch()
     except OSError as error:
@@ -65,8 +67,15 @@ def _is_unused(folder: Path) -> bool:
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock and write `log.txt` for as long as the run lasts."""
+def opened(folder: Path | None, *, is_new: bool = False) -> Iterator[None]:
+    """Hold the folder's lock and write `log.txt` for as long as the run lasts: the process that
+    writes does that, where there is a folder.
+    """
+    if folder is None or not processes.is_writer():
+        yield
+        return
+    if is_new:
+        create(folder)
     try:
         (folder / ".lock").touch()
         handler = _QuietFile(folder / "log.txt", encoding="utf-8", delay=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from plfl.forecast.baselines.repetitions import REPEATS, repeat
+from plfl.forecast.baselines import REPEATS, repeat
 from plfl.forecast.calibrate import Calibration, read_targets
 from plfl.forecast.leads import name_lead
 from plfl.forecast.metrics import (
@@ -236,7 +236,12 @@ def _score_client(
         load_mean=float(np.nanmean(load)),
         load_sd=float(np.nanstd(load)),
         mase_by_lead=_score_leads(task, scored) if has_leads else None,
-        coverage=_covered(scored) if scored.quantiles else None,
+        coverage={
+            str(percent): coverage(scored.reached, scored.spread, scored.quantiles, percent)
+            for percent in COVERED
+        }
+        if scored.quantiles
+        else None,
     )
 
 
@@ -249,13 +254,6 @@ def _score_leads(task: Task, scored: Scored) -> dict[str, float | None]:
         error = mase(scored.reached[known, k], said, scored.persistence[known])
         found[name_lead(lead, task.panel.seconds)] = error
     return found
-
-
-def _covered(scored: Scored) -> dict[str, float | None]:
-    return {
-        str(percent): coverage(scored.reached, scored.spread, scored.quantiles, percent)
-        for percent in COVERED
-    }
 
 
 def _why_undefined(scored: Scored) -> str:
@@ -320,14 +318,14 @@ def write_forecasts(path: Path, task: Task, forecasts: list[np.ndarray]) -> None
 
 
 def describe_personal(
-    choices: Mapping[str, Any], calibration: Calibration | None, seconds: int
+    choices: Mapping[str, Any] | None, calibration: Calibration | None, seconds: int
 ) -> dict[str, Any]:
     """What a client kept of its tuning, by band, and at which leads a repetition is published."""
     found: dict[str, Any] = {
         band: {
             name: value if np.isfinite(value) else None for name, value in choice._asdict().items()
         }
-        for band, choice in choices.items()
+        for band, choice in (choices or {}).items()
     }
     if calibration is not None:
         repeated = calibration.leads[calibration.trust == 0]

@@ -23,7 +23,7 @@ import numpy as np
 from plfl.config import GIVEN, Config, read_config
 from plfl.data.scratch import Scratch
 from plfl.data.sources import load_frame, load_sources
-from plfl.errors import BadInput, Interrupted, RunFailed
+from plfl.errors import BadInput, Interrupted, RunFailed, require
 from plfl.federate import checkpoint
 from plfl.federate.checkpoint import Snapshot
 from plfl.federate.federation import FREE_ON_RESUME, Federation
@@ -100,13 +100,16 @@ def run(
     """
     started = time.perf_counter()
     processes.join()
-    if config is not None and not isinstance(config, Config):
-        raise BadInput(
-            f"config is a plfl.Config, not a {type(config).__name__}",
-            "write plfl.Config(rounds=10), say",
-        )
-    if resume is not None and (out is not None or init is not None):
-        raise BadInput("a resumed run goes on in its own folder", "leave out ‹--out› and ‹--init›")
+    require(
+        config is None or isinstance(config, Config),
+        f"config is a plfl.Config, not a {type(config).__name__}",
+        "write plfl.Config(rounds=10), say",
+    )
+    require(
+        resume is None or (out is None and init is None),
+        "a resumed run goes on in its own folder",
+        "leave out ‹--out› and ‹--init›",
+    )
     compared = baseline_names(baselines)
     folder = runfolder.as_folder(out if resume is None else resume)
     source = runfolder.as_folder(init)
@@ -117,9 +120,12 @@ def run(
     with ExitStack() as stack, _exhaustion_explained():
         config = config and config.model_copy(update=given)
         if resume is not None and folder is not None:
-            if not (folder / "config.toml").is_file():
-                raise BadInput(f"{folder} has no config.toml", "is it the folder of a run?")
-            stack.enter_context(_held(folder))
+            require(
+                (folder / "config.toml").is_file(),
+                f"{folder} has no config.toml",
+                "is it the folder of a run?",
+            )
+            stack.enter_context(runfolder.opened(folder))
             config = _resumed_config(folder, config, given)
         config = complete(config or Config(**given))
         devices = prepare(config.device, config.cores, deterministic=config.deterministic)
@@ -129,10 +135,9 @@ def run(
         processes.check_same("data or settings", federation.stamp.run)
         begun = federation.begin(None if resume is None else folder, source)
         processes.check_same("checkpoints", f"round {len(begun[1])}")
-        if resume is None and folder is not None:
-            stack.enter_context(_held(folder, is_new=True))
-        files = RunFiles(folder)
-        return train_federation(federation, files, compared, observer, started, *begun)
+        if resume is None:
+            stack.enter_context(runfolder.opened(folder, is_new=True))
+        return train_federation(federation, RunFiles(folder), compared, observer, started, *begun)
 
 
 def train_federation(
@@ -173,18 +178,6 @@ def _load_task(config: Config, data: Any, scratch: Scratch, *, strict: bool) -> 
             finding.in_words, f"without ‹--strict› client {finding.client} would be left out"
         )
     return task
-
-
-@contextmanager
-def _held(folder: Path, *, is_new: bool = False) -> Iterator[None]:
-    """The folder of a run is held by the process that writes."""
-    if not processes.is_writer():
-        yield
-        return
-    if is_new:
-        runfolder.create(folder)
-    with runfolder.opened(folder):
-        yield
 
 
 @dataclass
@@ -330,10 +323,9 @@ def _announce(federation: Federation, num_done: int) -> None:
         log.warning(
             "nothing is shared, so there is no server: server = %s is ignored", plan.config.server
         )
-    num_clients = plan.task.panel.num_clients
     log.info(
         "%d clients, %d of %d parameters shared",
-        num_clients,
+        plan.task.panel.num_clients,
         plan.num_shared_params,
         plan.num_params,
     )
@@ -352,12 +344,11 @@ def _log_findings(task: Task) -> None:
     for code, num_clients in repaired.items():
         first = next(f for f in task.findings if f.code == code)
         more = f" and {num_clients - 1} more" if num_clients > 1 else ""
-        where = f"client {first.client}{more}" if first.client else str(first.place)
         log.warning(
             "data: %s %s: %s: %s (plfl check shows all)",
             code,
             first.rule.title,
-            where,
+            f"client {first.client}{more}" if first.client else str(first.place),
             first.detail,
         )
 
@@ -368,12 +359,14 @@ def _resumed_config(folder: Path, config: Config | None, given: dict[str, Any]) 
     asked = given if config is None else dict(config)
     for name, now in asked.items():
         before = getattr(stored, name)
-        if now not in (before, None) and name not in FREE_ON_RESUME:
-            raise BadInput(
-                f"{folder} was run with {name} = {_show(before)}, not {_show(now)}",
+        require(
+            now in (before, None) or name in FREE_ON_RESUME,
+            f"{folder} was run with {name} = {_show(before)}, not {_show(now)}",
+            (
                 "a resumed run keeps its config (only rounds may grow). Start a new run, from its "
-                f"parameters with ‹--init {folder}›",
-            )
+                f"parameters with ‹--init {folder}›"
+            ),
+        )
     free = {name: value for name, value in asked.items() if name in FREE_ON_RESUME}
     return stored.model_copy(update=free)
 

@@ -8,7 +8,7 @@ validation part, and the shared one unless another is better by a margin. So the
 personalization is the client's own choice, and nothing of it is sent.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -30,9 +30,18 @@ MARGIN = 0.005
 _MAX_WINDOWS = 400  # of the validation part that a client's choice looks at
 
 
-def train(engine: Engine) -> FederationState:
-    """The state after all rounds of a plan."""
-    return _run_rounds(engine, engine.init(), 1, engine.plan.config.rounds)
+def run_rounds(
+    engine: Engine,
+    state: FederationState | None = None,
+    first: int = 1,
+    num_rounds: int | None = None,
+) -> FederationState:
+    """The state after so many rounds; after all of a plan, from its beginning, if none is said."""
+    state = engine.init() if state is None else state
+    num_rounds = engine.plan.config.rounds if num_rounds is None else num_rounds
+    for at in range(first, first + num_rounds):
+        state = jax.block_until_ready(engine.run_round(state, at)[0].state)
+    return state
 
 
 def fine_tune(alone: Engine, begun: Params, num_rounds: int) -> FederationState:
@@ -41,15 +50,7 @@ def fine_tune(alone: Engine, begun: Params, num_rounds: int) -> FederationState:
 
     The plan of `alone` shares nothing. Batches are those of the rounds after its config's.
     """
-    return _run_rounds(alone, alone.start_with(begun), alone.plan.config.rounds + 1, num_rounds)
-
-
-def _run_rounds(
-    engine: Engine, state: FederationState, first: int, num_rounds: int
-) -> FederationState:
-    for at in range(first, first + num_rounds):
-        state = jax.block_until_ready(engine.run_round(state, at)[0].state)
-    return state
+    return run_rounds(alone, alone.start_with(begun), alone.plan.config.rounds + 1, num_rounds)
 
 
 class Choice(NamedTuple):
@@ -109,10 +110,11 @@ class Tuner:
         """
         task = self.alone.plan.task
         rounds = self.alone.plan.config.rounds
-        judge = _Judge(task)
+        windows = [spread_origins(own, _MAX_WINDOWS) for own in task.origins["validation"]]
 
         def errors_of(state: FederationState) -> np.ndarray:
-            return judge.errors(self.alone.predict_at(state, judge.origins))
+            said = zip(windows, self.alone.predict_at(state, windows), strict=True)
+            return np.array([_judge(task, row, *own) for row, own in enumerate(said)])
 
         shared = self.engine.full_params(state)
         state = self.alone.start_with(shared)
@@ -140,13 +142,12 @@ class Tuner:
             if observer is not None:
                 observer(at)
         errors = np.where(kept[..., 0] > 0, goal, shared_errors)
-        facts = np.stack([kept[..., 0], kept[..., 1], shared_errors, errors], axis=-1)
         choices = [
             {
                 band: Choice(int(one[0]), *map(float, one[1:]))
                 for band, one in zip(task.view.bands, of_client, strict=True)
             }
-            for of_client in facts
+            for of_client in np.stack([kept[..., 0], kept[..., 1], shared_errors, errors], axis=-1)
         ]
         return self.alone.start_with(best), choices
 
@@ -156,33 +157,19 @@ def _moments(rounds: int) -> set[int]:
     return {max(1, round(rounds * share)) for share in (0.04, 0.12, 0.28, 0.52, 0.76, 1.0)}
 
 
-class _Judge:
-    """Errors of candidates on some windows of each client's validation part, by band of leads."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.origins = [
-            spread_origins(origins, _MAX_WINDOWS) for origins in task.origins["validation"]
-        ]
-
-    def errors(self, forecasts: Sequence[np.ndarray]) -> np.ndarray:
-        """(clients, bands) absolute errors relative to those of persistence, means over a band's
-        leads.
-        """
-        return np.array([self._of_client(row, forecast) for row, forecast in enumerate(forecasts)])
-
-    def _of_client(self, row: int, forecast: np.ndarray) -> list[float]:
-        view = self.task.view
-        origins = self.origins[row]
-        persistence = self.task.series[row][:, 0][origins][:, None]
-        end = int(self.task.bounds[row][2])
-        actual = read_targets(self.task.read_load(row), origins, view.leads, end)
-        said = forecast[..., view.middle] if forecast.ndim == 3 else forecast[:, None]
-        is_known = np.isfinite(actual)
-        error, naive = (
-            np.where(is_known, np.abs(actual - x), 0).sum(axis=0) for x in (said, persistence)
-        )
-        relative = error / np.maximum(naive, 1e-9)
-        is_scored = is_known.any(axis=0)
-        scored = [relative[np.array(view.leads_of(band)) & is_scored] for band in view.bands]
-        return [float(values.mean()) if len(values) else 1.0 for values in scored]
+def _judge(task: Task, row: int, origins: np.ndarray, forecast: np.ndarray) -> list[float]:
+    """(bands,) a client's absolute errors on windows of its validation part, relative to those of
+    persistence; means over a band's leads.
+    """
+    view = task.view
+    persistence = task.series[row][:, 0][origins][:, None]
+    actual = read_targets(task.read_load(row), origins, view.leads, int(task.bounds[row][2]))
+    said = forecast[..., view.middle] if forecast.ndim == 3 else forecast[:, None]
+    is_known = np.isfinite(actual)
+    error, naive = (
+        np.where(is_known, np.abs(actual - x), 0).sum(axis=0) for x in (said, persistence)
+    )
+    relative = error / np.maximum(naive, 1e-9)
+    is_scored = is_known.any(axis=0)
+    scored = [relative[np.array(view.leads_of(band)) & is_scored] for band in view.bands]
+    return [float(values.mean()) if len(values) else 1.0 for values in scored]

@@ -70,21 +70,28 @@ def complete_command(
     """The command that reads the sources right: with the settings that were given, and those that
     the gravest finding asks for.
     """
-    given = {
-        name: getattr(config, name)
-        for name in TABLE_FIELDS
-        if getattr(config, name) != Config.model_fields[name].default
-    }
     grave = [finding for finding in findings if finding.rule.level in _GRAVE]
     calendar = [finding for finding in findings if finding.code == "PLF111"]
     asked = find_settings((grave or calendar)[0].fix) if grave or calendar else {}
     if grave and not asked:
         return None
-    settings = {name: _as_text(value) for name, value in given.items()} | asked
-    words = ["plfl", "check"] if grave else ["plfl", "run"]
-    words += [word for source in sources for word in ([source] if grave else ["--data", source])]
-    words += [word for name, text in settings.items() for word in ("--set", f"{name}={text}")]
-    return shlex.join(words)
+    words = ["plfl", "check", *sources] if grave else ["plfl", "run", *_each("--data", sources)]
+    settings = [f"{name}={text}" for name, text in (_given(config) | asked).items()]
+    return shlex.join([*words, *_each("--set", settings)])
+
+
+def _each(option: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (option, value)]
+
+
+def _given(config: Config) -> dict[str, str]:
+    """The settings of tables that a person gave."""
+    fields = {name: Config.model_fields[name].default for name in TABLE_FIELDS}
+    return {
+        name: _as_text(getattr(config, name))
+        for name, default in fields.items()
+        if getattr(config, name) != default
+    }
 
 
 def _as_text(value: object) -> str:

@@ -7,8 +7,8 @@ import pytest
 
 from plfl.data.generated import generate
 from plfl.errors import BadInput
-from plfl.forecast.baselines import boosting
-from plfl.forecast.baselines.boosting import boosted
+from plfl.forecast import baselines
+from plfl.forecast.baselines import boosted
 from plfl.forecast.windows import Task, make_task
 from small import tiny_config
 
@@ -37,7 +37,7 @@ def test_it_repeats_bit_for_bit_on_any_number_of_cores(task, forecasts):
 
 
 def test_another_seed_draws_other_trees(task, forecasts, monkeypatch):
-    monkeypatch.setattr(boosting, "NUM_TREES", 5)
+    monkeypatch.setattr(baselines, "NUM_TREES", 5)
     assert not np.array_equal(*(boosted(task, seed=seed)[0] for seed in (1, 2**32 - 1)))
 
 
@@ -67,13 +67,13 @@ def test_a_lightgbm_that_does_not_load_is_told_too(task, monkeypatch, tmp_path):
 def test_an_interrupt_does_not_wait_for_the_clients_that_are_left(task, monkeypatch):
     begun = []
 
-    def interrupted(lightgbm, task, row, *rest):
+    def interrupted(lightgbm, task, part, tried, row):
         begun.append(row)
         time.sleep(0.02)
         if row == 0:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(boosting, "_boost", interrupted)
+    monkeypatch.setattr(baselines, "_boost", interrupted)
     with pytest.raises(KeyboardInterrupt):
         boosted(replace(task, scalers=task.scalers * 30), seed=0, cores=2)
     assert len(begun) < 30

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plfl.forecast.baselines.repetitions import REPEATS, repeat
+from plfl.forecast.baselines import REPEATS, repeat
 
 LOAD = np.arange(100.0)  # every reading is its own time
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from plfl.data.generated import generate
-from plfl.forecast.baselines import ridge as module
-from plfl.forecast.baselines.ridge import PENALTIES, cut_windows, fit_ridge, ridge, solve_ridge
+from plfl.forecast import baselines
+from plfl.forecast.baselines import PENALTIES, cut_windows, fit_ridge, ridge, solve_ridge
 from plfl.forecast.windows import PARTS, Task, make_task, spread_origins
 from small import client_data, tiny_config, uneven_panel
 
@@ -130,6 +130,6 @@ def test_of_many_windows_some_are_taken_evenly():
 def test_forecasts_do_not_depend_on_how_many_windows_are_cut_at_once(monkeypatch):
     task = tiny_task()
     expected = ridge(task, "validation")
-    monkeypatch.setattr(module, "_BATCH", 7)
+    monkeypatch.setattr(baselines, "_BATCH", 7)
     for a, b in zip(ridge(task, "validation"), expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)

@@ -73,7 +73,7 @@ def test_it_equals_autodiff_for_the_recipe_s_own_sizes_and_for_one_band(sizes):
 
 
 def test_it_equals_autodiff_without_kernels(monkeypatch):
-    monkeypatch.setattr("plfl.native.dispatch.is_available", lambda: False)
+    monkeypatch.setattr("plfl.native.calls.is_available", lambda: False)
     fused, plain, model, task = made(horizon="1h")
     assert_equal(fused, plain, *draw(model, task, 48, 0))
 

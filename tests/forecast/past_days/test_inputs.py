@@ -122,7 +122,7 @@ def test_past_days_are_cut_alike_with_and_without_kernels(
     monkeypatch, minutes, history_days, has_kernels
 ):
     if not has_kernels:
-        monkeypatch.setattr("plfl.native.dispatch.is_available", lambda: False)
+        monkeypatch.setattr("plfl.native.calls.is_available", lambda: False)
     task = task_with_gaps(minutes, history_days)
     layout = task.view.layout._replace(ahead=())
     origins = np.concatenate([task.origins[part][1][:200] for part in PARTS])

@@ -71,7 +71,7 @@ def test_it_equals_its_reference_for_any_sizes(batch, days, likenesses, share_kn
 )
 def test_it_equals_its_reference_with_and_without_kernels(monkeypatch, sizes, has_kernels):
     if not has_kernels:
-        monkeypatch.setattr("plfl.native.dispatch.is_available", lambda: False)
+        monkeypatch.setattr("plfl.native.calls.is_available", lambda: False)
     rng = np.random.default_rng(0)
     assert_equals_its_reference(rng, *draw_arguments(rng, *sizes))
 

@@ -244,30 +244,28 @@ def make_clock(
 ) -> Clock:
     """The clock of a table; `own_zones` are those that single clients have."""
     config: Config = roles.config
-    name = roles.time[0]
-    own = _zone_of(columns.schema.field(name).type)
-    for zone in (config.timezone, config.stamp_timezone, own):
-        if zone is not None:
-            load_zone(zone)
+    own = _zone_of(columns.schema.field(roles.time[0]).type)
+    for each in filter(None, (config.timezone, config.stamp_timezone, own)):
+        load_zone(each)
     if roles.has_offset and config.stamp_timezone not in (None, "UTC"):
         raise BadInput("the stamps carry their own offset from UTC", "leave out stamp_timezone")
-    zone = config.timezone or own or config.stamp_timezone
-    if zone is None and not own_zones and not roles.has_offset:
-        raise columns.fault(
-            "PLF101",
-            f"{_first(columns, name)!r} could be anywhere",
-            name,
-            0,
-            columns.num_rows or 1,
-            f"say where the meters are: ‹timezone={_example_zone(roles)}›",
-        )
-    is_unknown = zone is None or (config.timezone is None and own is None and zone == "UTC")
-    if is_unknown and not own_zones:
-        advice = f"say where the meters are: ‹timezone={_example_zone(roles)}›"
+    said = config.timezone or own
+    zone = said or config.stamp_timezone
+    if not own_zones and said is None and zone in (None, "UTC"):
+        _note_no_zone(columns, roles, findings)
+    return Clock(roles, zone, own_zones, config.stamps == "end", config.stamp_timezone)
+
+
+def _note_no_zone(columns: Columns, roles: Roles, findings: list[Finding]) -> None:
+    """Without a zone nothing can be read, or the calendar is that of UTC."""
+    name = roles.time[0]
+    advice = f"say where the meters are: ‹timezone={_example_zone(roles)}›"
+    if roles.has_offset or roles.config.stamp_timezone is not None:
         note = columns.fault("PLF111", "the calendar is that of UTC", name, advice=advice)
         findings.append(note.finding)
-    is_end = config.stamps == "end"
-    return Clock(roles, zone, own_zones, is_end, config.stamp_timezone)
+        return
+    what = f"{_first(columns, name)!r} could be anywhere"
+    raise columns.fault("PLF101", what, name, 0, columns.num_rows or 1, advice)
 
 
 def _example_zone(roles: Roles) -> str:

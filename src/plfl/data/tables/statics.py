@@ -54,17 +54,22 @@ def read_statics(config: Config, ids: Sequence[str], findings: list[Finding]) ->
     decimal = config.decimal or find_decimal(c for name in names for c in head.cells[name]) or "."
     zone = [_TIMEZONE] if _TIMEZONE in columns.schema.names else []
     for rows in read_rows(columns, [identity, *names, *zone]):
-        clients = rows.ids(identity).to_pylist()
-        facts = [_read_fact(rows, name, decimal) for name in names]
-        for k, client in enumerate(clients):
-            if client in statics.facts:
-                raise columns.fault(
-                    "PLF312", f"client {client!r} has two rows", identity, rows.first + k
-                )
-            statics.facts[client] = np.array([fact[k] for fact in facts], np.float32)
+        clients = _read_facts(rows, identity, statics, decimal)
         if zone:
             _read_zones(rows, clients, statics.zones)
     return statics
+
+
+def _read_facts(rows: Rows, identity: str, statics: Statics, decimal: str) -> list[str]:
+    """Take in the facts of some rows, and say whose they are."""
+    clients: list[str] = rows.ids(identity).to_pylist()
+    facts = [_read_fact(rows, name, decimal) for name in statics.names]
+    for k, client in enumerate(clients):
+        if client in statics.facts:
+            detail = f"client {client!r} has two rows"
+            raise rows.columns.fault("PLF312", detail, identity, rows.first + k)
+        statics.facts[client] = np.array([fact[k] for fact in facts], np.float32)
+    return clients
 
 
 def _usable(

@@ -81,20 +81,11 @@ def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Column
 
 def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     """Look at the beginning of a file."""
-    try:
-        with open_file() as stream:
-            sample = stream.read(_SAMPLE_BYTES)
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise fault("PLF305", reason_of(error), file=file) from None
+    sample = _read_sample(open_file, file)
     is_cut = len(sample) == _SAMPLE_BYTES
     mark = next((mark for mark in _MARKS if sample.startswith(mark)), b"")
     encoding = _MARKS.get(mark) or _find_encoding(sample, file)
-    text = _decode(sample, encoding, file).removeprefix("\ufeff")
-    lines = text.splitlines(keepends=True)[: -1 if is_cut else None]
-    if not any(line.strip() for line in lines):
-        if is_cut:
-            raise fault("PLF305", "its first line does not end; it is no table", file=file, line=1)
-        raise fault("PLF301", "there is nothing in it", file=file, line=1)
+    lines = _find_lines(_decode(sample, encoding, file), file, is_cut=is_cut)
     delimiter = _find_delimiter(lines)
     rows, ends = _split(lines, delimiter)
     names, num_before = _find_header(rows, ends)
@@ -120,6 +111,24 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
         block,
         first,
     )
+
+
+def _read_sample(open_file: Callable[[], BinaryIO], file: str) -> bytes:
+    try:
+        with open_file() as stream:
+            return stream.read(_SAMPLE_BYTES)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise fault("PLF305", reason_of(error), file=file) from None
+
+
+def _find_lines(text: str, file: str, *, is_cut: bool) -> list[str]:
+    """The whole lines of a sample, of which some hold something."""
+    lines = text.removeprefix("\ufeff").splitlines(keepends=True)[: -1 if is_cut else None]
+    if any(line.strip() for line in lines):
+        return lines
+    if is_cut:
+        raise fault("PLF305", "its first line does not end; it is no table", file=file, line=1)
+    raise fault("PLF301", "there is nothing in it", file=file, line=1)
 
 
 def _find_encoding(sample: bytes, file: str) -> str:
@@ -172,13 +181,7 @@ def _split(lines: Sequence[str], delimiter: str) -> tuple[list[list[str]], list[
 
 def _find_header(rows: list[list[str]], ends: list[int]) -> tuple[list[str] | None, int]:
     """The names above the first row of readings, and how many lines there are before that row."""
-    body = rows[max(min(1, len(rows) - 1), min(12, len(rows) // 3)) :]
-    width = Counter(map(len, body)).most_common(1)[0][0]
-    likely = [row for row in body if len(row) == width]
-    kinds = [_main_kind([row[k] for row in likely]) for k in range(width)]
-    first = next((at for at, row in enumerate(rows) if _is_like(row, kinds)), None)
-    if first is None:  # no row of numbers: the first of that width has the names
-        first = 1 + next(at for at, row in enumerate(rows) if len(row) == width)
+    first, width = _find_body(rows)
     at = first - 1
     while at >= 0 and len(rows[at]) != width and _has_time(rows[at]):
         at -= 1  # a reading with a cell too many, which is to be named
@@ -191,6 +194,19 @@ def _find_header(rows: list[list[str]], ends: list[int]) -> tuple[list[str] | No
     if at == first - 1:
         names += [""] * (width - len(above))
     return _with_units(rows, at, names), ends[at]
+
+
+def _find_body(rows: list[list[str]]) -> tuple[int, int]:
+    """The first row of readings, and how many cells most of them have."""
+    body = rows[max(min(1, len(rows) - 1), min(12, len(rows) // 3)) :]
+    width = Counter(map(len, body)).most_common(1)[0][0]
+    likely = [row for row in body if len(row) == width]
+    kinds = [_main_kind([row[k] for row in likely]) for k in range(width)]
+    for at, row in enumerate(rows):
+        if _is_like(row, kinds):
+            return at, width
+    # no row of numbers: the first of that width has the names
+    return 1 + next(at for at, row in enumerate(rows) if len(row) == width), width
 
 
 def _has_time(row: Sequence[str]) -> bool:

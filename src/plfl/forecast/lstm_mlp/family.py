@@ -7,7 +7,7 @@ import numpy as np
 
 from plfl.config import Config, count_intervals, furthest_lead
 from plfl.data.panel import Panel
-from plfl.errors import BadInput
+from plfl.errors import require
 from plfl.forecast.families import Family
 from plfl.forecast.views import Array, ClientData, View
 
@@ -39,8 +39,7 @@ class RecentHours(View):
         """
         import jax.numpy as jnp  # here alone, so that checking data does not wait for JAX
 
-        inputs = self._gather(jnp, data, windows)
-        return inputs, jnp.asarray(data.series)[windows + self.horizon, 0]
+        return self._gather(jnp, data, windows), jnp.asarray(data.series)[windows + self.horizon, 0]
 
     def flatten(
         self, data: ClientData, origins: np.ndarray, *, has_days: bool = True
@@ -59,11 +58,11 @@ class RecentHours(View):
 
 def make_view(panel: Panel, config: Config) -> RecentHours:
     """The view of a config, on data of the panel's interval."""
-    if furthest_lead(config.horizon):
-        raise BadInput(
-            f"horizon = {config.horizon!r}: the model {config.model} forecasts one lead",
-            "write ‹horizon=1h›, say, or take the recipe forecast",
-        )
+    require(
+        not furthest_lead(config.horizon),
+        f"horizon = {config.horizon!r}: the model {config.model} forecasts one lead",
+        "write ‹horizon=1h›, say, or take the recipe forecast",
+    )
     return RecentHours(
         lookback=count_intervals(config.lookback, panel.interval, "lookback"),
         horizon=count_intervals(config.horizon, panel.interval, "horizon"),
@@ -77,4 +76,4 @@ def make_model(config: Config, task: "Task") -> "Model":
     return lstm_mlp(task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp)
 
 
-FAMILY = Family("lstm_mlp", make_view, make_model, head=("mlp.*",), fields=("mlp",))
+FAMILY = Family("lstm_mlp", make_view, make_model, head=("mlp.*",))

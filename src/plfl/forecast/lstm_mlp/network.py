@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plfl.forecast.layers.dense import dense, dense_reference
-from plfl.forecast.layers.lstm import lstm, lstm_reference
+from plfl.forecast.lstm_mlp.layers import dense, dense_reference, lstm, lstm_reference
 from plfl.forecast.models import Model, Params
 
 

@@ -80,11 +80,8 @@ class PastDays(View):
     @property
     def bands(self) -> tuple[str, ...]:
         """short, long or both."""
-        is_there = {
-            "short": self.leads[0] <= self.num_short,
-            "long": self.leads[-1] > self.num_short,
-        }
-        return tuple(band for band, is_one in is_there.items() if is_one)
+        short = ("short",) if self.leads[0] <= self.num_short else ()
+        return (*short, "long") if self.leads[-1] > self.num_short else short
 
     def leads_of(self, band: str) -> list[bool]:
         """Which of the evaluated leads a band has."""
@@ -143,9 +140,8 @@ class PastDays(View):
         leads = []
         for first, last, own in self._shares(batch):
             share = place[:, own]
-            is_even = last <= self.num_short
             drawn = (last + 1 - first) * share + first
-            drawn = drawn if is_even else first * ((last + 1) / first) ** share
+            drawn = drawn if last <= self.num_short else first * ((last + 1) / first) ** share
             leads.append(jnp.clip(jnp.floor(drawn).astype(jnp.int32), first, last))
         return super().pick(data, for_origins, num_steps, batch), jnp.concatenate(leads, axis=1)
 
@@ -218,9 +214,8 @@ class PastDays(View):
             of_origin = xp.tile(origins, len(own))
             inputs.append(cut(xp, series, self.layout, of_origin, of_lead, cut_days))
         outputs = apply(tuple(inputs)).reshape(len(leads), origins.shape[0], -1)
-        swing = series.swing[origins][:, None]
         base = self._base(xp, series, origins)[:, None]
-        return xp.swapaxes(xp.sort(outputs, axis=-1) * swing + base, 0, 1)
+        return xp.swapaxes(xp.sort(outputs, axis=-1) * series.swing[origins][:, None] + base, 0, 1)
 
     def flatten(
         self, data: ClientData, origins: np.ndarray, *, has_days: bool = True
@@ -229,8 +224,7 @@ class PastDays(View):
         past days.
         """
         layout = self.layout if has_days else self.layout._replace(num_days=0)
-        leads = np.full(len(origins), self.horizon)
-        found = cut(np, self.series(data), layout, origins, leads)
+        found = cut(np, self.series(data), layout, origins, np.full(len(origins), self.horizon))
         if not has_days:
             return np.asarray(found.features)
         days = np.where(found.is_known[..., None], found.changes, 0)
@@ -299,7 +293,6 @@ FAMILY = Family(
     make_view=make_view,
     make_model=make_model,
     head=("*.head.*", "*.skip.*"),
-    fields=("days", "lags", "swing", "residual", "holidays", "future", "quantiles", "scale"),
     can_be_stacked=False,  # a stack knows one view of the data
     can_be_pooled=False,  # a pooled series would look back into other clients' days
     tree_leaves=(15, 31, 63),

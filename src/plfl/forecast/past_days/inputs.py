@@ -91,13 +91,12 @@ def make_layout(
         return tuple(sorted(step for step in found if abs(step) <= longest))
 
     day = _DAY // seconds
-    path = steps(_PATH, lookback) or (1,)
     return Layout(
         seconds,
         lookback,
         steps(_AROUND_DAY, day),
         steps(_AROUND_WEEK, day),
-        path,
+        steps(_PATH, lookback) or (1,),
         num_days,
         num_covariates,
         tuple(ahead),
@@ -188,7 +187,9 @@ def cut(
     swing = series.swing[origins][:, None]
     origins = origins[:, None]
     leads = leads[:, None]
-    columns = [_recent(xp, series, layout, origins, base) / swing, base, xp.log(swing)]
+    # the readings before the origin, relative to the one at the origin
+    recent = _or(xp, _at(xp, series.load, origins - np.arange(1, layout.lookback)), base) - base
+    columns = [recent / swing, base, xp.log(swing)]
     if layout.has_lags:
         columns += _lags(xp, series, layout, origins, leads, base, swing)
     columns += [
@@ -207,11 +208,6 @@ def _at(xp: Any, load: Any, times: Any) -> Any:
 def _or(xp: Any, values: Any, stand_in: Any) -> Any:
     """Values, or a stand-in where they are unknown."""
     return xp.where(xp.isfinite(values), values, stand_in)
-
-
-def _recent(xp: Any, series: Series, layout: Layout, origins: Any, base: Any) -> Any:
-    """The readings before the origin, relative to the one at the origin: (batch, lookback - 1)."""
-    return _or(xp, _at(xp, series.load, origins - np.arange(1, layout.lookback)), base) - base
 
 
 def _lags(
@@ -247,9 +243,8 @@ def _lags(
 
 def _calendar(xp: Any, series: Series, layout: Layout, targets: Any) -> Any:
     """The target's place in the day and in the week, and holidays then, a day and a week before."""
-    back = np.array([0, 1, 7]) * layout.day
     rows = series.calendar[
-        xp.clip(targets - back, 0, series.calendar.shape[0] - 1)
+        xp.clip(targets - (np.array([0, 1, 7]) * layout.day), 0, series.calendar.shape[0] - 1)
     ]  # (batch, 3, 3)
     time_of_day = rows[:, :1, 0]
     weekday = xp.round(rows[:, :1, 1] * 7)

@@ -68,9 +68,8 @@ def spread_of(name: str, fan_in: int) -> float:
     """The standard deviation that a param starts with; 0 for what starts at zero."""
     if name.endswith("bias") or ".head." in name or ".skip." in name:
         return 0.0
-    if ".days." in name:
-        return 0.5 if name.endswith("distance") else 0.3
-    return 1.2 * fan_in**-0.5
+    looked = 0.5 if name.endswith("distance") else 0.3
+    return looked if ".days." in name else 1.2 * fan_in**-0.5
 
 
 def _dense(params: Mapping[str, Any], layer: str, inputs: Any) -> Any:
@@ -114,8 +113,7 @@ def forecast_changes(
         hidden = _silu(xp, _dense(params, f"{band}.body.0", x))
         for k in range(1, NUM_LAYERS):
             hidden = hidden + _silu(xp, _dense(params, f"{band}.body.{k}", hidden))
-        out = _dense(params, f"{band}.head", hidden)
-        found.append(out + x @ params[f"{band}.skip.weight"].T)
+        found.append(_dense(params, f"{band}.head", hidden) + x @ params[f"{band}.skip.weight"].T)
     return xp.concatenate(found, axis=0)
 
 

@@ -26,7 +26,7 @@ from plfl.forecast.past_days.network import (
     spread_of,
 )
 from plfl.native import calls
-from plfl.native.dispatch import on_device
+from plfl.native.calls import on_device
 
 Params = Mapping[str, Any]
 

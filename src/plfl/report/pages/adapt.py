@@ -9,9 +9,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from plfl.report.charts.lines import line_chart
-from plfl.report.render import render_page
-from plfl.report.tables import key
+from plfl.report.charts import line_chart
+from plfl.report.render import key, render_page
 from plfl.report.words import DASH, ratio
 
 # Methods of the curve: the class of its line, and what it is.

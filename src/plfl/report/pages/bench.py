@@ -9,10 +9,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from plfl.report.charts.lines import line_chart
-from plfl.report.charts.rows import amount_chart
+from plfl.report.charts import amount_chart, line_chart
 from plfl.report.render import render_page
-from plfl.report.words import DASH, counted
+from plfl.report.words import counted
 
 _YEAR = 365  # Days of data that each client has, if memory allows
 _BUSY = 0.5  # A load from which on a machine is not quiet
@@ -35,7 +34,7 @@ def make_page(_: Path, result: dict[str, Any]) -> str:
         say_days=say_days,
         say_rate=say_rate,
         draw_systems=_draw_systems,
-        say_rounds=_say_rounds,
+        median=median,
         sweep_chart=_draw_sweep(points, result["sweep"]) if result["sweep"] else None,
     )
 
@@ -101,21 +100,13 @@ def say_rate(one: dict[str, Any]) -> str:
 
 def _draw_systems(point: dict[str, Any]) -> Markup:
     limit = point["limit_client_steps_per_second"]
-    bars = [
-        (one["label"], one["client_steps_per_second"] or 0.0, say_rate(one) + _times(one))
-        for one in point["systems"]
-    ]
+    bars = []
+    for one in point["systems"]:
+        is_peer = one["ratio"] and one["name"] != "plfl"
+        times = f" (ours is {one['ratio']:,.1f} x)" if is_peer else ""
+        bars.append((one["label"], one["client_steps_per_second"] or 0.0, say_rate(one) + times))
     label = f"client-steps/s of each system with {say_place(point)}"
     return amount_chart([*bars, ("limit", limit, f"{limit:,.0f}")], label=label)
-
-
-def _times(one: dict[str, Any]) -> str:
-    return f" (ours is {one['ratio']:,.1f} x)" if one["ratio"] and one["name"] != "plfl" else ""
-
-
-def _say_rounds(one: dict[str, Any]) -> str:
-    rates = one.get("rates")
-    return f"{len(rates)}, median {median(rates):,.0f}" if rates else DASH
 
 
 def _draw_sweep(points: list[dict[str, Any]], kind: str) -> Markup:

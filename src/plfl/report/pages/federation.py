@@ -5,17 +5,15 @@ live.js fetches the page again and again while it is open. Ids and reasons come 
 all of them are escaped, and the page's policy lets no script run but its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
 from markupsafe import Markup
 
-from plfl.report.charts.lines import Points, line_chart
-from plfl.report.charts.scale import round_ticks, thin
-from plfl.report.render import render_page
-from plfl.report.tables import MAX_FINDINGS
-from plfl.report.words import number, sentence
+from plfl.report.charts import Points, line_chart, round_ticks, thin
+from plfl.report.render import MAX_FINDINGS, render_page
+from plfl.report.words import number
 
 _MAX_POINTS = 500
 _SHOWN_ROUNDS = 50
@@ -42,7 +40,7 @@ def make_federation_page(found: Mapping[str, Any], under_way: str, traffic: str)
         headline=f"All {found['rounds']:,} rounds are done"
         if is_over
         else f"Round {found['round']:,} of {found['rounds']:,}",
-        words=_say_state(found["clients"], under_way, is_over=is_over),
+        under_way=under_way,
         median_seconds=median([row["seconds"] for row in history] or [0]),
         num_remarks=sum(bool(row["remarks"]) for row in history),
         num_bytes=found["bytes"],
@@ -67,18 +65,6 @@ def _is_well(client: Mapping[str, Any]) -> bool:
 def make_waiting_page(words: str) -> str:
     """The HTML of a page that has nothing to show yet, and why."""
     return render_page("federation_waiting.html", script=_SCRIPT, words=words)
-
-
-def _say_state(clients: Sequence[Mapping[str, Any]], under_way: str, *, is_over: bool) -> str:
-    if is_over:
-        num = sum(client["is_done"] for client in clients)
-        return f"{num:,} of {len(clients):,} clients have the last model."
-    if under_way:
-        num = sum(client["rest"] is not None for client in clients)
-        resting = f" {num:,} of {len(clients):,} clients rest." if num else ""
-        return sentence(under_way) + resting
-    num = sum(client["is_ready"] for client in clients)
-    return f"Waiting for clients: {num:,} of {len(clients):,} are ready."
 
 
 def _draw(

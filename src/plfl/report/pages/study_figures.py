@@ -1,65 +1,72 @@
-"""The figures of a study's page: loads, traffic, heat maps, learning curves; each with its table.
+"""The figures of a study's page: loads, traffic, heat maps, learning curves, who gains and who
+loses, each with its table; and the table of all results.
 
 The first three are the paper's. Numbers are means over seeds unless their table says otherwise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plfl.report.charts.heatmap import Heat, Shades, heat_map, lowest_of, split_name
-from plfl.report.charts.lines import line_chart
-from plfl.report.charts.rows import Mark, Row, amount_chart, log_rows
-from plfl.report.charts.scale import round_ticks, thin
-from plfl.report.grid import Point, Source, StoredStudy, name_level, name_value
-from plfl.report.tables import MAX_ROWS, Cell, Line, behind, left, mean_cell, table
-from plfl.report.words import DASH, amount, number, ratio
+import numpy as np
+from markupsafe import Markup
 
-Figure = dict[str, Any]  # Title, caption, chart and table
+from plfl.report.charts import (
+    MAX_NAMED_ROWS,
+    STROKE,
+    Heat,
+    Mark,
+    Row,
+    Shades,
+    amount_chart,
+    heat_map,
+    line_chart,
+    log_rows,
+    lowest_of,
+    ratio_rows,
+    round_ticks,
+    split_name,
+    stroke_chart,
+    thin,
+)
+from plfl.report.grid import Baseline, Point, Source, StoredStudy, name_level, name_value
+from plfl.report.render import Cell, mean_cell
+from plfl.report.words import DASH, amount, count, number, ratio
+
+Figure = dict[str, Any]  # Title, caption, chart, and what its table is made of
 SIGNS = "■●◆▼○"
 AXES = {"client": "client optimizer", "server": "server optimizer", "personal": "personalization"}
 _MAX_LOAD_ROWS = 240
-_MEBIBIT = 2**20 / 8  # bytes
 _LOADS = (("load_mean", "l1", "●", "mean"), ("load_sd", "l2", "◇", "standard deviation"))
+_Scores = Mapping[str, Mapping[str, Cell]]  # MASE by client of each contender, by its short name
+_MAX_WORDS = 14  # characters of a method's name in a chart
 
 
-def draw_loads(source: Source, num_sources: int) -> Figure:
+def draw_loads(source: Source) -> Figure:
     """Mean and standard deviation of each client's load, largest first."""
     stored = list(enumerate(source.stored["clients"]))
     stored.sort(key=lambda item: -(item[1]["load_mean"] or 0))
     means = [client["load_mean"] for _, client in stored if client["load_mean"]]
     label = f"Mean and standard deviation of the load of {len(stored)} clients of {source.label}"
     label += f", means from {number(min(means))} to {number(max(means))} kWh" if means else ""
-    cells = [
-        [
+    rows = [
+        Row(
             client["id"],
-            left(client["zone"] or DASH),
-            *(
-                Cell(number(client[field]), f"sources[{source.index}].clients[{k}].{field}")
-                for field, *_ in _LOADS
-            ),
-        ]
-        for k, client in stored
+            [
+                Mark(client[field], kind, sign, f"{client['id']}: {words} {number(client[field])}")
+                for field, kind, sign, words in _LOADS
+                if client[field] is not None
+            ],
+        )
+        for _, client in thin(stored, _MAX_LOAD_ROWS)
     ]
-    rows = thin([_load_row(client) for _, client in stored], _MAX_LOAD_ROWS)
-    head = ["client", "time zone", "mean", "standard deviation"]
-    most = MAX_ROWS // num_sources
     return {
         "title": source.label,
         "caption": (
             f"kWh per {source.stored['interval_minutes']:g} minutes, logarithmic; largest first"
         ),
         "chart": log_rows(rows, label=f"{label}."),
-        "table": behind(table(head, cells, label=f"of the loads of {source.label}", most=most)),
+        "clients": stored,
     }
-
-
-def _load_row(client: dict[str, Any]) -> Row:
-    marks = [
-        Mark(client[field], kind, sign, f"{client['id']}: {words} {number(client[field])}")
-        for field, kind, sign, words in _LOADS
-        if client[field] is not None
-    ]
-    return Row(client["id"], marks)
 
 
 def draw_traffic(study: StoredStudy) -> Figure:
@@ -71,18 +78,6 @@ def draw_traffic(study: StoredStudy) -> Figure:
         level = name_level(run["point"]["personal"])[1] if study.has_levels else ""
         found.setdefault((level, run["bytes_per_client_round"]), k)
     rows = [(_name_runs(study, k, len(found)), size, k) for (_, size), k in found.items()]
-    cells: list[Line] = [
-        [
-            name,
-            Cell(f"{study.runs[k]['num_shared_params']:,}", f"runs[{k}].num_shared_params"),
-            Cell(f"{size:,}", f"runs[{k}].bytes_per_client_round"),
-            f"{size / _MEBIBIT:.2f}",
-            *(amount(size * len(source.stored["clients"])) for source in study.sources),
-        ]
-        for name, size, k in rows
-    ]
-    head = ["level", "shared parameters", "bytes per client and round", "Mibit (the paper’s unit)"]
-    head += [f"{source.label}: all clients, per round" for source in study.sources]
     said = "; ".join(f"{name} {amount(size)}" for name, size, _ in rows)
     return {
         "title": "",
@@ -91,7 +86,8 @@ def draw_traffic(study: StoredStudy) -> Figure:
             [(name, float(size), amount(size)) for name, size, _ in rows],
             label=f"Traffic per client and round: {said}.",
         ),
-        "table": behind(table(head, cells, label="of the traffic")),
+        "heads": [f"{source.label}: all clients, per round" for source in study.sources],
+        "rows": rows,
     }
 
 
@@ -113,10 +109,9 @@ def draw_maps(study: StoredStudy, source: Source) -> dict[str, Any]:
     the others.
     """
     shades = Shades.over([point.cell("mase_mean").value for point in source.points])
-    columns = _values_on(study, 1, source.points)
     return {
         "label": source.label,
-        "num_lines": max(len(split_name(name)) for name in columns),
+        "num_lines": max(len(split_name(name)) for name in _values_on(study, 1, source.points)),
         "maps": [
             _draw_map(study, source, fixed, points, shades)
             for fixed, points in study.panels(source)
@@ -137,15 +132,12 @@ def _draw_map(
     lowest = lowest_of(cells)
     said = f"lowest: {lowest.title}" if lowest else "undefined everywhere"
     label = f"Test MASE on {where}, by {' and '.join(axes)}; {said}."
-    body = [
-        [row, *(heat.cell if heat else "" for heat in line)]
-        for row, line in zip(rows, cells, strict=True)
-    ]
     return {
         "title": title,
         "num_columns": len(columns),
         "chart": heat_map(rows, columns, cells, shades, label=label),
-        "table": behind(table([axes[0], *columns], body, label=f"of {title}")),
+        "heads": [axes[0], *columns],
+        "rows": list(zip(rows, cells, strict=True)),
     }
 
 
@@ -188,8 +180,6 @@ def draw_curves(source: Source) -> Figure:
     """Validation MASE by round, mean over seeds, of each contender."""
     found = [_curve(one.point) for one in source.contenders]
     rounds = sorted({x for curve in found for x in curve})
-    rows: list[Line] = [[f"{x:g}", *(curve.get(x, DASH) for curve in found)] for x in rounds]
-    heads = [f"{one.short} ({one.detail})" for one in source.contenders]
     curves = {}
     ends = []
     for one, curve in zip(source.contenders, found, strict=True):
@@ -204,7 +194,9 @@ def draw_curves(source: Source) -> Figure:
             label=f"Validation MASE by round on {source.label}: {', '.join(ends)}.",
             reference=1,
         ),
-        "table": behind(table(["round", *heads], rows, label=f"of the curves of {source.label}")),
+        "heads": [f"{one.short} ({one.detail})" for one in source.contenders],
+        "rounds": rounds,
+        "curves": found,
     }
 
 
@@ -216,3 +208,108 @@ def _curve(point: Point) -> dict[float, Cell]:
             own = by_round.setdefault(row["round"], {})
             own[f"{path}[{i}].validation_mase"] = row["validation_mase"]
     return {x: mean_cell(list(own.values()), list(own)) for x, own in sorted(by_round.items())}
+
+
+def draw_gains(source: Source) -> dict[str, Any]:
+    """Every client's test MASE: by client for the worst, and by method for all."""
+    scores = {
+        one.short: {client: one.point.client_cell(client) for client in source.ids}
+        for one in source.contenders
+    }
+    focus = scores[source.focus.short] if source.focus else dict.fromkeys(source.ids, Cell(DASH))
+    ordered = sorted(source.ids, key=lambda client: -(focus[client].value or 0))
+    rows = [_client_row(source, client, scores) for client in ordered]
+    shown = [row for row in rows if row.marks]
+    worst = shown[:MAX_NAMED_ROWS]
+    label = f"Test MASE of {len(worst)} clients of {source.label} by method"
+    return {
+        "num_shown": len(worst),
+        "num_more": len(shown) - len(worst),
+        "by_client": ratio_rows(worst, label=f"{label}; the numbers are in the table."),
+        "by_method": _draw_methods(source, scores),
+        "clients": ordered,
+        "scores": scores,
+    }
+
+
+def _client_row(source: Source, client: str, scores: _Scores) -> Row:
+    marks = []
+    losers = []
+    for one in source.contenders:
+        cell = scores[one.short][client]
+        if cell.value is not None:
+            kind = "bad" if cell.value > 1 else f"l{one.style}"
+            title = f"{client}, {one.name}: {cell.text}"
+            marks.append(Mark(cell.value, kind, SIGNS[one.style], title))
+            losers += [one.short] if cell.value > 1 else []
+    return Row(client, marks, f"▲ {' '.join(losers)}" if losers else "", "bad" if losers else "")
+
+
+def _draw_methods(source: Source, scores: _Scores) -> Markup:
+    columns = {
+        one.words if len(one.words) <= _MAX_WORDS else one.short: [
+            cell.value for cell in scores[one.short].values()
+        ]
+        for one in source.contenders
+    } | {one.words: list(one.values.values()) for one in source.baselines}
+    rows = [row for name, own in columns.items() if (row := _method_row(name, own)).marks]
+    said = "; ".join(f"{row.name}: {row.remark} lose" for row in rows)
+    return stroke_chart(rows, label=f"Test MASE by method on {source.label}; {said}.")
+
+
+def _method_row(name: str, scores: Sequence[float | None]) -> Row:
+    values = [score for score in scores if score is not None]
+    losers = sum(value > 1 for value in values)
+    marks = [Mark(value, "bad" if value > 1 else "good", STROKE) for value in values]
+    return Row(name, marks, f"{losers:,} of {len(values):,}", "bad" if losers else "")
+
+
+def list_results(study: StoredStudy) -> dict[str, Any]:
+    """Every point of every source, and the baselines: source, words and numbers; and what the words
+    are.
+    """
+    axes = [axis for axis in study.grid if axis in study.axes]
+    rows = []
+    for source in study.sources:
+        for point in source.points:
+            values = [
+                plain_value(axis, point.values[axis]) if axis in point.values else DASH
+                for axis in axes
+            ]
+            words = [*values, "chosen" if point in source.chosen else ""]
+            rows.append((source.label, words, _point_numbers(point)))
+        for baseline in source.baselines:
+            words = [f"baseline: {baseline.words}", *[""] * len(axes)]
+            rows.append((source.label, words, _baseline_numbers(baseline)))
+    return {"heads": [[AXES.get(axis, axis)] for axis in axes], "rows": rows}
+
+
+def _point_numbers(point: Point) -> list[Cell]:
+    means = point.seeds("mase_mean")
+    sources = " ".join(point.paths("mase_mean"))
+    sd = Cell(DASH, note="one seed")
+    if len(means) > 1 and None not in means:
+        sd = Cell(number(float(np.std(np.array(means, float), ddof=1))), sources, "sd")
+    worst = point.cell("mase_worst")
+    if worst.text != DASH:
+        highest = max(value for value in point.seeds("mase_worst") if value is not None)
+        worst = Cell(ratio(highest), worst.source, "max")
+    losers = point.cell("num_losing_to_persistence", count)
+    middle = point.cell("mase_median")
+    return [point.cell("mase_mean"), sd, middle, worst, losers, point.cell("validation_mase")]
+
+
+def _baseline_numbers(baseline: Baseline) -> list[Cell]:
+    """Over the clients that have one."""
+    defined = [value for value in baseline.values.values() if value is not None]
+    if not defined:
+        return [Cell(DASH, note="undefined for every client")] * 6
+    path = baseline.path
+    return [
+        Cell(ratio(float(np.mean(defined))), path),
+        Cell(DASH, note="no seeds"),
+        Cell(ratio(float(np.median(defined))), path, "median"),
+        Cell(ratio(max(defined)), path, "max"),
+        Cell(count(sum(value > 1 for value in defined)), path, "losers"),
+        Cell(DASH, note="not stored"),
+    ]

@@ -2,7 +2,13 @@
 
 It has a recipe, data sources (each a federation of its own), seeds, settings that all runs share,
 and a grid of settings that are combined; all of it again for every fold of the time, if it asks for
-folds (`plfl.runs.study.folds`).
+folds: a year judged part by part, each part with nothing but its past. The time of a source is cut
+into one block more than there are folds. Fold k tests on block k + 1 (blocks count from 1) and
+knows the blocks before it, divided into training and validation part in the ratio of the config's
+own split. What lies after its test block does not exist, not even for the data doctor. Blocks are
+the source's, so that all clients of a fold end at one time; within a fold each client's own span of
+readings is split, as in any run. With nine folds and the paper's split, the last fold is the
+paper's split itself.
 """
 
 import json
@@ -12,19 +18,26 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic.dataclasses import dataclass as validated
 
 from plfl.config import Config, check_key, check_keys
-from plfl.errors import BadInput
+from plfl.data.panel import Panel
+from plfl.data.rules import Finding, Place
+from plfl.data.sources import Asked, load_sources
+from plfl.errors import BadInput, require
 from plfl.federate.plan import AGGREGATE_SETTINGS, CLIENT_SETTINGS, SERVER_SETTINGS, complete
 from plfl.forecast import families
+from plfl.forecast.windows import Task, make_task
 from plfl.recipes import make_recipe
 from plfl.runs.comparisons import NAMES
-from plfl.runs.study.folds import split_fold
 
 # What a run is trained on: a source and the number of a fold.
-Place = tuple[str, int]
+Where = tuple[str, int]
 _SERVER_FIELDS = ("server", *SERVER_SETTINGS.values(), "aggregate", *AGGREGATE_SETTINGS.values())
+Split = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -42,15 +55,14 @@ class Run:
         return self.config.data[0]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Where:
         """What it is trained on."""
         return self.source, self.fold
 
     @property
     def is_alone(self) -> bool:
         """Whether it runs by itself: a stack knows rounds only, and one view of the data."""
-        can_be_stacked = families.find(self.config.model).can_be_stacked
-        return not can_be_stacked or self.config.tune_rounds > 0
+        return not families.find(self.config.model).can_be_stacked or self.config.tune_rounds > 0
 
     def stack_key(self) -> str:
         """Equal for runs whose settings allow one stack."""
@@ -58,7 +70,7 @@ class Run:
         return json.dumps(self.config.model_dump(mode="json", exclude=own), sort_keys=True)
 
 
-@dataclass(frozen=True)
+@validated(frozen=True)
 class Study:
     """What is compared."""
 
@@ -122,10 +134,9 @@ class Study:
 
 def find_studies() -> dict[str, str]:
     """The studies that come with plfl: the TOML of each by its name."""
-    folder = files("plfl.runs.study").joinpath("bundled")
     return {
         path.name.removesuffix(".toml"): path.read_text(encoding="utf-8")
-        for path in folder.iterdir()
+        for path in files("plfl.runs.study").joinpath("bundled").iterdir()
     }
 
 
@@ -137,11 +148,11 @@ def load_study(name: str, *, is_quick: bool = False, **changes: Any) -> Study:
     44
     """
     known = find_studies()
-    if name not in known and not name.endswith(".toml"):
-        raise BadInput(
-            f"unknown study {name!r}",
-            f"known: {', '.join(sorted(known))}, or the path of a .toml file",
-        )
+    require(
+        name in known or name.endswith(".toml"),
+        f"unknown study {name!r}",
+        f"known: {', '.join(sorted(known))}, or the path of a .toml file",
+    )
     try:
         values = tomllib.loads(known.get(name) or Path(name).read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -177,10 +188,11 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 def _as_grids(grid: Any) -> list[dict[str, Any]]:
     """One grid or a list of them as a list."""
     grids = grid if isinstance(grid, list | tuple) else [grid]
-    if not all(isinstance(one, Mapping) for one in grids):
-        raise BadInput(
-            "a study's grid is a table, or several", "write [grid], or [[grid]] for each"
-        )
+    require(
+        all(isinstance(one, Mapping) for one in grids),
+        "a study's grid is a table, or several",
+        "write [grid], or [[grid]] for each",
+    )
     return [dict(one) for one in grids]
 
 
@@ -229,12 +241,9 @@ def make_study(name: str, values: Mapping[str, Any]) -> Study:
     return Study(
         name=name,
         recipe=str(given.get("recipe", "paper")),
-        data=tuple(given["data"]),
-        seeds=tuple(given["seeds"]),
         settings=settings,
-        baselines=tuple(given.get("baselines", ())),
-        grids=tuple({key: tuple(axis) for key, axis in grid.items()} for grid in grids),
-        folds=given.get("folds", 0),
+        grids=tuple(grids),
+        **{key: given[key] for key in _RULES if key in given},
     )
 
 
@@ -243,29 +252,90 @@ def _check_fields(name: str, settings: Mapping[str, Any], grids: list[dict[str, 
     axes = [(key, axis) for grid in grids for key, axis in grid.items()]
     for key in (*settings, *(key for key, _ in axes)):
         check_key(key)
-        if key in ("data", "seed", "recipe"):
-            raise BadInput(
-                f"study {name}: {key!r} is not a setting here", "use data, seeds and recipe"
-            )
+        require(
+            key not in ("data", "seed", "recipe"),
+            f"study {name}: {key!r} is not a setting here",
+            "use data, seeds and recipe",
+        )
     for key, axis in axes:
-        if not isinstance(axis, list | tuple) or not axis:
-            raise BadInput(
-                f"study {name}: grid.{key} must be a list of values", f"write {key} = [...]"
-            )
+        require(
+            isinstance(axis, list | tuple) and axis,
+            f"study {name}: grid.{key} must be a list of values",
+            f"write {key} = [...]",
+        )
 
 
 def read_stored(folder: Path) -> Study:
     """The study of a folder, as it was begun."""
     path = folder / "study.json"
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        stored |= {key: tuple(stored[key]) for key in ("data", "seeds", "baselines")}
-        grids = stored.pop("grids")
-        return Study(
-            **stored,
-            grids=tuple({key: tuple(axis) for key, axis in grid.items()} for grid in grids),
-        )
+        return Study(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise BadInput(
             f"{path} cannot be read ({error})", f"is {folder} the folder of a study?"
+        ) from None
+
+
+class Fold(NamedTuple):
+    """One part of the time, to be forecast from what came before it."""
+
+    # From 1.
+    number: int
+    # UTC, of the test block.
+    begin: np.datetime64
+    # UTC; nothing after it exists.
+    end: np.datetime64
+
+
+def make_folds(panel: Panel, num_folds: int) -> list[Fold]:
+    """The folds of a panel's time, in order.
+
+    >>> from plfl.data.generated import generate
+    >>> [str(fold.begin) for fold in make_folds(generate(1, days=30), 2)]
+    ['2018-01-11T06:00:00', '2018-01-21T06:00:00']
+    """
+    edges = [
+        panel.start + k * panel.num_times // (num_folds + 1) * panel.interval
+        for k in range(num_folds + 2)
+    ]
+    return [Fold(k, edges[k], edges[k + 1]) for k in range(1, num_folds + 1)]
+
+
+def split_fold(split: Split, number: int) -> Split:
+    """The parts of a fold, as shares of the time up to its end.
+
+    >>> split_fold((0.8, 0.1, 0.1), 9)
+    (0.8, 0.1, 0.1)
+    """
+    known = number / (number + 1)
+    train = known * split[0] / (split[0] + split[1])
+    return round(train, 12), round(known - train, 12), round(1 - known, 12)
+
+
+def load_fold(source: str, config: Config, fold: Fold) -> Task:
+    """The task of a fold; the config has its split. Clients without a reading in the test block are
+    left out.
+    """
+    try:
+        loaded = load_sources([source], config, asked=Asked(until=fold.end))
+        panel = loaded.usable()
+        is_there = np.isfinite(panel.load[:, panel.times() >= fold.begin]).any(axis=1)
+        require(is_there.any(), "no client has a reading in its test part")
+        gone = [
+            Finding(
+                "PLF109",
+                1,
+                Place(client=panel.ids[row]),
+                f"it has no reading in the test part of fold {fold.number}",
+            )
+            for row in np.flatnonzero(~is_there)
+        ]
+        return make_task(
+            panel.take(np.flatnonzero(is_there).tolist()), config, (*loaded.findings, *gone)
+        )
+    except BadInput as error:
+        raise BadInput(
+            f"fold {fold.number} of {source} ({str(fold.begin)[:10]} to "
+            f"{str(fold.end)[:10]}) cannot be made: {error.in_words}",
+            "ask for fewer folds, or give longer data",
         ) from None

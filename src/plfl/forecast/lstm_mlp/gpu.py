@@ -19,18 +19,59 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from plfl.forecast.layers import blocks
-from plfl.forecast.layers.blocks import (
-    COLUMNS_BY_COLUMNS,
-    ROWS_BY_COLUMNS,
-    ROWS_BY_ROWS,
-    load_vector,
-    store_vector,
-)
-
+ROWS_BY_COLUMNS = (((1,), (0,)), ((), ()))  # a @ b
+ROWS_BY_ROWS = (((1,), (1,)), ((), ()))  # a @ b.T
+COLUMNS_BY_COLUMNS = (((0,), (0,)), ((), ()))  # a.T @ b
+_EXACT = (None, "float32", "highest", "F32_F32_F32")
+_THREE_PARTS = "TF32_TF32_F32_X3"
+Precision = lax.Precision | lax.DotAlgorithmPreset
 _MAX_HIDDEN = 64
 _MAX_FEATURES = 32
 _GATES = range(4)  # i, f, g, o
+
+
+def precision_in_force(is_interpreted: bool) -> Precision:
+    """Exact float32, or three TF32 products in place of one (about as exact), or one TF32 product.
+
+    `jax.default_matmul_precision` chooses: "highest" or nothing, "TF32_TF32_F32_X3", anything else.
+    The interpreter may run on a device without TF32 and stays exact.
+    """
+    config: Any = jax.config  # its settings are unknown to type checkers
+    chosen = config.jax_default_matmul_precision
+    if is_interpreted or chosen in _EXACT:
+        return lax.Precision.HIGHEST
+    return (
+        lax.DotAlgorithmPreset.TF32_TF32_F32_X3 if chosen == _THREE_PARTS else lax.Precision.DEFAULT
+    )
+
+
+def load(ref: Any, rows: jax.Array, columns: jax.Array, *at: Any, where: Any = True) -> jax.Array:
+    """ref[at][rows, columns], zero outside of the array."""
+    place, mask = _place(ref, rows, columns, at)
+    return triton.load(ref.at[place], mask=mask & where, other=0.0)
+
+
+def store(ref: Any, value: jax.Array, rows: jax.Array, columns: jax.Array, *at: Any) -> None:
+    """The inverse of `load`."""
+    place, mask = _place(ref, rows, columns, at)
+    triton.store(ref.at[place], value, mask=mask)
+
+
+def load_vector(ref: Any, places: jax.Array, *at: Any) -> jax.Array:
+    """ref[at][places], zero outside of the array."""
+    return triton.load(ref.at[*at, places], mask=places < ref.shape[-1], other=0.0)
+
+
+def store_vector(ref: Any, value: jax.Array, places: jax.Array, *at: Any) -> None:
+    """The inverse of `load_vector`."""
+    triton.store(ref.at[*at, places], value, mask=places < ref.shape[-1])
+
+
+def _place(
+    ref: Any, rows: jax.Array, columns: jax.Array, at: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], jax.Array]:
+    row, column = jnp.broadcast_arrays(rows[:, None], columns[None])
+    return (*at, row, column), (row < ref.shape[-2]) & (column < ref.shape[-1])
 
 
 class Tuning(NamedTuple):
@@ -53,18 +94,18 @@ def is_supported(hidden: int, features: int) -> bool:
     return 1 <= hidden <= _MAX_HIDDEN and 1 <= features <= _MAX_FEATURES
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
 def lstm(
     weight_ih: jax.Array,
     weight_hh: jax.Array,
     bias: jax.Array,
     inputs: jax.Array,
-    *,
     tuning: Tuning = _USUAL,
 ) -> jax.Array:
     """Hidden states (time, hidden, batch) for inputs (time, features, batch); weights as in
     torch.nn.LSTM.
     """
-    return _layer(tuning, weight_ih, weight_hh, bias, inputs)
+    return _run_forward(tuning, weight_ih, weight_hh, bias, inputs, is_saving=False)[0]
 
 
 def lstm_forward(
@@ -107,30 +148,24 @@ def lstm_backward(
     shares = _call(_weights_kernel, "lstm_backward", tuning, shapes, *arguments, inputs)
     d_ih, d_hh, d_bias = (share.sum(0).reshape(4 * hidden, *share.shape[3:]) for share in shares)
     (dz,) = _call(_gates_kernel, "lstm_backward_gates", tuning, [by_gate.shape], *arguments)
-    d_inputs = jnp.einsum("gd,tgb->tdb", weight_ih, dz.reshape(gates.shape))
-    return d_ih, d_hh, d_bias, d_inputs
+    return d_ih, d_hh, d_bias, jnp.einsum("gd,tgb->tdb", weight_ih, dz.reshape(gates.shape))
 
 
 def _saving(
-    tuning: Tuning, weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: jax.Array
+    weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: jax.Array, tuning: Tuning
 ) -> tuple[jax.Array, list[jax.Array]]:
     states, gates, cells = lstm_forward(weight_ih, weight_hh, bias, inputs, tuning=tuning)
     return states, [weight_ih, weight_hh, inputs, states, gates, cells]
 
 
-def _pull_back(tuning: Tuning, saved: list[Any], d_states: jax.Array) -> tuple[jax.Array, ...]:
+def _pull_back(tuning: Tuning, saved: Any, d_states: jax.Array) -> tuple[jax.Array, ...]:
     weight_ih, weight_hh, inputs, states, gates, cells = saved
     return lstm_backward(
         weight_ih, weight_hh, inputs, states, gates, cells, d_states, tuning=tuning
     )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _layer(tuning: Tuning, *arguments: jax.Array) -> jax.Array:
-    return _run_forward(tuning, *arguments, is_saving=False)[0]
-
-
-_layer.defvjp(_saving, _pull_back)
+lstm.defvjp(_saving, _pull_back)
 
 
 def _run_forward(
@@ -163,9 +198,8 @@ def _call(
 ) -> Sequence[jax.Array]:
     """One program for each block of the batch, the last axis of the last argument."""
     hidden, batch = shapes[0][-2], arguments[-1].shape[-1]
-    block = partial(_Block, tuning.columns, blocks.precision_in_force(tuning.is_interpreted))
     call = pl.pallas_call(
-        partial(kernel, block),
+        partial(kernel, partial(_Block, tuning.columns, precision_in_force(tuning.is_interpreted))),
         out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
         grid=(pl.cdiv(batch, tuning.columns),),
         compiler_params=triton.CompilerParams(
@@ -182,7 +216,7 @@ class _Block:
     arrays in memory.
     """
 
-    def __init__(self, columns: int, precision: blocks.Precision, hidden: int) -> None:
+    def __init__(self, columns: int, precision: Precision, hidden: int) -> None:
         self.index = pl.program_id(0)
         self.units = jnp.arange(max(16, pl.next_power_of_2(hidden)))
         self.windows = self.index * columns + jnp.arange(columns)
@@ -202,15 +236,12 @@ class _Block:
         self, ref: Any, *at: Any, rows: Any = None, columns: Any = None, where: Any = True
     ) -> jax.Array:
         """ref[at][rows, columns], zero outside of the array; by default its units and windows."""
-        rows, columns = (
-            self.units if rows is None else rows,
-            self.windows if columns is None else columns,
-        )
-        return blocks.load(ref, rows, columns, *at, where=where)
+        rows = self.units if rows is None else rows
+        return load(ref, rows, self.windows if columns is None else columns, *at, where=where)
 
     def store(self, ref: Any, value: jax.Array, *at: Any, columns: Any = None) -> None:
         """The inverse of `load`."""
-        blocks.store(ref, value, self.units, self.windows if columns is None else columns, *at)
+        store(ref, value, self.units, self.windows if columns is None else columns, *at)
 
 
 def _forward_kernel(

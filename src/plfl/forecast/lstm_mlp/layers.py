@@ -1,27 +1,38 @@
-"""An LSTM layer, as in torch.nn.LSTM, with a backward pass of its own for each kind of device.
+"""Layers of the paper's forecaster: an LSTM as in torch.nn.LSTM, and a dense one with PReLU, each
+with a backward pass of its own for each kind of device.
 
-`lstm` and `lstm_reference` compute the same function; a test holds them equal, gradients included.
-`lstm` runs native kernels on a CPU and Pallas kernels on a GPU. What makes its XLA version fast:
-feature-major arrays (a batch of 16 is one vector register, gates are blocks of rows), one matrix
-product for all weight gradients, and optimization barriers, without which XLA computes the gates
-again in every consumer. Gate order i, f, g, o; h and c start at zero.
+`lstm` and `lstm_reference`, `dense` and `dense_reference` compute the same; tests hold them equal,
+gradients included. On a CPU they run native kernels, and `lstm` Pallas kernels on a GPU (for dense
+layers those were slower than XLA's products: benchmarks/dense_pallas.py). Arrays are feature-major
+(the batch is the last axis). What makes the LSTM's XLA version fast: a batch of 16 is one vector
+register and gates are blocks of rows, one matrix product for all weight gradients, and optimization
+barriers, without which XLA computes the gates again in every consumer. Gate order i, f, g, o; h and
+c start at zero.
 """
 
+import logging
+import os
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from plfl.native import calls
-from plfl.native.dispatch import gpu_kernels, on_device
+from plfl.native.calls import on_device
 
+log = logging.getLogger("plfl")
 _MAX_UNROLLED = 24  # steps up to which XLA's version is unrolled: faster to run, slower to compile
 
 _keep: Any = jax.lax.optimization_barrier
 # weight_ih, weight_hh, inputs, hidden states, gates, cells; the same on all devices.
-_Saved = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
+_SavedLstm = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 _Gradients = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+# weight, slope, inputs and the sums before the slope; the same on all devices.
+_SavedDense = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
 
 def lstm_reference(
@@ -30,8 +41,7 @@ def lstm_reference(
     """Hidden states (time, hidden, batch) for inputs (time, features, batch), step by step as in
     the paper.
     """
-    hidden = weight_hh.shape[1]
-    h = c = jnp.zeros((hidden, inputs.shape[2]), inputs.dtype)
+    h = c = jnp.zeros((weight_hh.shape[1], inputs.shape[2]), inputs.dtype)
     states = []
     for x in inputs:  # (features, batch)
         i, f, g, o = jnp.split(weight_ih @ x + weight_hh @ h + bias[:, None], 4)
@@ -50,39 +60,50 @@ def lstm(
     """
     args = (weight_ih, weight_hh, bias, inputs)
     return on_device(
-        *args, native=calls.lstm, gpu=_gpu(weight_ih, "lstm"), xla=lambda *a: _xla_forward(*a)[0]
+        *args, native=calls.lstm, gpu=_gpu(weight_ih, "lstm"), xla=lambda *a: _lstm_xla(*a)[0]
     )
 
 
-def _forward(
+def _save_lstm(
     weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: jax.Array
-) -> tuple[jax.Array, _Saved]:
+) -> tuple[jax.Array, _SavedLstm]:
     args = (weight_ih, weight_hh, bias, inputs)
     gpu = _gpu(weight_ih, "lstm_forward")
-    states, gates, cells = on_device(*args, native=calls.lstm_forward, gpu=gpu, xla=_xla_forward)
+    states, gates, cells = on_device(*args, native=calls.lstm_forward, gpu=gpu, xla=_lstm_xla)
     return states, (weight_ih, weight_hh, inputs, states, gates, cells)
 
 
-def _backward(saved: _Saved, d_states: jax.Array) -> _Gradients:
+def _lstm_back(saved: _SavedLstm, d_states: jax.Array) -> _Gradients:
     gpu = _gpu(saved[0], "lstm_backward")
-    return on_device(*saved, d_states, native=calls.lstm_backward, gpu=gpu, xla=_xla_backward)
+    return on_device(*saved, d_states, native=calls.lstm_backward, gpu=gpu, xla=_lstm_xla_back)
 
 
-lstm.defvjp(_forward, _backward)
+lstm.defvjp(_save_lstm, _lstm_back)
 
 
 def _gpu(weight_ih: jax.Array, name: str) -> Callable[..., Any] | None:
     """The Pallas kernel, if there is one for this size."""
-    module = gpu_kernels("lstm_gpu")
+    module = _find_kernels()
     num_gates, num_features = weight_ih.shape
-    return (
-        getattr(module, name)
-        if module and module.is_supported(num_gates // 4, num_features)
-        else None
-    )
+    is_there = module and module.is_supported(num_gates // 4, num_features)
+    return getattr(module, name) if is_there else None
 
 
-def _xla_forward(
+@cache
+def _find_kernels() -> ModuleType | None:
+    """The Pallas kernels, on a machine with an NVIDIA GPU whose JAX can compile them (with
+    PLFL_NATIVE=0 none).
+    """
+    if jax.default_backend() != "gpu" or os.environ.get("PLFL_NATIVE", "1") == "0":
+        return None
+    try:
+        return import_module("plfl.forecast.lstm_mlp.gpu")
+    except (ImportError, AttributeError) as error:  # Pallas is not part of JAX's stable interface
+        log.info("no GPU kernels (%s); XLA computes the same, slower", error)
+        return None
+
+
+def _lstm_xla(
     weight_ih: jax.Array, weight_hh: jax.Array, bias: jax.Array, inputs: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     hidden = weight_hh.shape[1]
@@ -106,7 +127,7 @@ def _xla_forward(
     return jax.lax.scan(step, (zeros, zeros), projected, unroll=_unrolled(inputs))[1]
 
 
-def _xla_backward(
+def _lstm_xla_back(
     weight_ih: jax.Array,
     weight_hh: jax.Array,
     inputs: jax.Array,
@@ -158,3 +179,47 @@ def _xla_backward(
 def _unrolled(inputs: jax.Array) -> int:
     """How many steps the compiler sees at once: all of a short lookback, one of a long one."""
     return len(inputs) if len(inputs) <= _MAX_UNROLLED else 1
+
+
+def dense_reference(
+    weight: jax.Array, bias: jax.Array, slope: jax.Array, inputs: jax.Array
+) -> jax.Array:
+    """Outputs (outputs, batch) for inputs (inputs, batch) and a weight (outputs, inputs)."""
+    return _dense_xla(weight, bias, slope, inputs)[0]
+
+
+@jax.custom_vjp
+def dense(weight: jax.Array, bias: jax.Array, slope: jax.Array, inputs: jax.Array) -> jax.Array:
+    """The same, with kernels of its own."""
+    return _save_dense(weight, bias, slope, inputs)[0]
+
+
+def _save_dense(
+    weight: jax.Array, bias: jax.Array, slope: jax.Array, inputs: jax.Array
+) -> tuple[jax.Array, _SavedDense]:
+    outputs, sums = on_device(
+        weight, bias, slope, inputs, native=calls.dense_forward, xla=_dense_xla
+    )
+    return outputs, (weight, slope, inputs, sums)
+
+
+def _dense_back(saved: _SavedDense, d_outputs: jax.Array) -> _Gradients:
+    return on_device(*saved, d_outputs, native=calls.dense_backward, xla=_dense_xla_back)
+
+
+dense.defvjp(_save_dense, _dense_back)
+
+
+def _dense_xla(
+    weight: jax.Array, bias: jax.Array, slope: jax.Array, inputs: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    sums = weight @ inputs + bias[:, None]
+    return jnp.where(sums > 0, sums, slope[:, None] * sums), sums
+
+
+def _dense_xla_back(
+    weight: jax.Array, slope: jax.Array, inputs: jax.Array, sums: jax.Array, d_outputs: jax.Array
+) -> _Gradients:
+    d_sums = jnp.where(sums > 0, d_outputs, slope[:, None] * d_outputs)
+    d_slope = jnp.where(sums > 0, 0, sums * d_outputs).sum(1)
+    return d_sums @ inputs.T, d_sums.sum(1), d_slope, weight.T @ d_sums

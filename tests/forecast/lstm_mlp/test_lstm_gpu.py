@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lowering import KERNEL, ignore_deprecation, lower_for_cuda
-from plfl.forecast.layers.lstm import lstm_reference
-from plfl.forecast.layers.lstm_gpu import Tuning, is_supported, lstm, lstm_backward, lstm_forward
+from plfl.forecast.lstm_mlp.gpu import Tuning, is_supported, lstm, lstm_backward, lstm_forward
+from plfl.forecast.lstm_mlp.layers import lstm_reference
 
 PAPER = (12, 8, 25, 16)
 """(time, features, hidden, batch)"""

@@ -1,1 +1,0 @@
-"""What a forecaster has to beat: repetitions, ridge regression, boosted trees."""

@@ -1,1 +1,0 @@
-"""Layers of networks: LSTM and dense ones, for CPU and GPU."""

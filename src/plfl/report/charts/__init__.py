@@ -1,1 +1,0 @@
-"""Charts as inline SVG: no script, no other file, the same on a phone and on a desk."""
