@@ -9,6 +9,7 @@ import pytest
 from data.planted import write_text
 from data.tables.shapes import SHAPES, Shape
 from plfl.config import Config
+from plfl.data.rules import Fault
 from plfl.data.sources import load_source
 
 
@@ -39,3 +40,70 @@ def test_a_public_export_is_read_with_nothing_but_a_time_zone(tmp_path, shape):
     np.testing.assert_allclose(panel.load[known], expected[known], rtol=0.02, atol=0.002)
     total = np.nansum(np.where(known, expected, 0), axis=1)
     np.testing.assert_allclose(np.nansum(panel.load, axis=1), total, rtol=0.001)
+
+
+TIMES = pd.date_range("2024-01-14", periods=100, freq="h", tz="UTC")
+USED = np.round(np.random.default_rng(1).uniform(0.2, 2, 100), 3)
+ROWS = [f"{time:%Y-%m-%d %H:%M};{kwh:.3f}" for time, kwh in zip(TIMES, USED, strict=True)]
+
+
+def load_lines(folder, lines: list[str]):
+    path = write_text(folder, "\n".join([*lines, ""]))
+    return load_source(path, Config(timezone="UTC")).panel
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["time;kWh", *ROWS],
+        ["# by somebody", "# in 2024; for 3 meters", "time;kWh", *ROWS],
+        ["time;kWh", "", *(f"{row}\n" for row in ROWS)],
+        ["time;kWh;;", *(f"{row};;" for row in ROWS)],
+        ["time;kWh", *(f"{row};" for row in ROWS)],
+        ['"time";"kWh"', *('"{}";"{}"'.format(*row.split(";")) for row in ROWS)],
+        ["sep=;", "time;kWh", *ROWS],
+        ["Zeit;Verbrauch", ";[kWh]", *ROWS],
+        ["  time ;  kWh ", *(row.replace(";", " ;  ") for row in ROWS)],
+        [";time;kWh", *(f"{k};{row}" for k, row in enumerate(ROWS))],
+        ["time;kWh", *ROWS[::-1]],
+    ],
+    ids=[
+        "plain",
+        "comments",
+        "blank lines",
+        "trailing delimiters",
+        "delimiters that the header lacks",
+        "quotes",
+        "sep",
+        "row of units",
+        "spaces",
+        "row numbers",
+        "descending",
+    ],
+)
+def test_what_stands_around_a_table_changes_nothing(tmp_path, lines):
+    panel = load_lines(tmp_path, lines)
+    assert str(panel.start) == "2024-01-14T00:00:00"
+    np.testing.assert_allclose(panel.load, USED[None], rtol=1e-5)
+
+
+@pytest.mark.parametrize("last", ["Total;123.4", ";123.4", "End of report;", "time;kWh"])
+def test_a_line_that_is_no_reading_is_refused_by_its_number(tmp_path, last):
+    with pytest.raises(Fault, match=r"line 102, .* delete the row"):
+        load_lines(tmp_path, ["time;kWh", *ROWS, last])
+
+
+def test_a_line_of_other_length_is_refused_by_its_number(tmp_path):
+    with pytest.raises(Fault, match="line 102"):
+        load_lines(tmp_path, ["time;kWh", *ROWS, "End of report"])
+
+
+def test_three_rows_are_enough(tmp_path):
+    np.testing.assert_allclose(load_lines(tmp_path, ["time;kWh", *ROWS[:3]]).load[0], USED[:3])
+
+
+def test_days_that_are_numbers_by_a_code_of_their_own_are_refused(tmp_path):
+    """Smart meters of Ireland's CER: meter, day since 2009 and half hour, kWh."""
+    rows = [f"1392 {195 + k // 48}{k % 48 + 1:02} {kwh}" for k, kwh in enumerate(USED)]
+    with pytest.raises(Fault, match="time_column"):
+        load_lines(tmp_path, rows)

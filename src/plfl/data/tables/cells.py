@@ -55,7 +55,7 @@ class Rows:
     first: int  # the number of the first of them in the table
     batch: pa.RecordBatch
 
-    def refuse(self, code: str, name: str, is_wrong: Any, detail: str) -> None:
+    def refuse(self, code: str, name: str, is_wrong: Any, detail: str, advice: str = "") -> None:
         """Raise what is wrong with some cells of a column, if any: the first is named (and quoted
         where {} stands), and all are counted.
         """
@@ -63,7 +63,7 @@ class Rows:
         if len(wrong):
             at = int(wrong[0])
             said = detail.replace("{}", repr(show(self.batch.column(name)[at])), 1)
-            raise self.columns.fault(code, said, name, self.first + at, len(wrong))
+            raise self.columns.fault(code, said, name, self.first + at, len(wrong), advice)
 
     def texts(self, name: str) -> pa.Array:
         """The cells of a text column as plain strings."""

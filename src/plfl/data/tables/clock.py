@@ -28,6 +28,7 @@ _DAY = 86_400
 _EARLIEST = int(np.datetime64("1900", "s").astype(np.int64))
 _LATEST = int(np.datetime64("2200", "s").astype(np.int64))
 _LARGEST_EPOCH = 4e18
+_DROP = "write when it was, or delete the row if it is no reading (a total, or a header once more)"
 # Zones by the letters that people write; those that mean several places are left out.
 _LETTERS = {
     "UTC": 0, "GMT": 0, "WET": 0, "BST": 1, "WEST": 1, "CET": 1, "MEZ": 1, "CEST": 2, "MESZ": 2,
@@ -42,7 +43,7 @@ def read_stamps(
     """A column as int64 seconds since 1970 on its own clock: UTC if the stamps are zoned."""
     cells = rows.batch.column(name)
     cells = rows.texts(name) if is_text(cells.type) else cells
-    rows.refuse("PLF102", name, cells.is_null(), "the stamp is missing")
+    rows.refuse("PLF102", name, cells.is_null(), "the stamp is missing", _DROP)
     return _read(rows, name, cells, time_format, is_zoned=is_zoned)
 
 
@@ -98,6 +99,7 @@ def _parse(
         with suppress(pa.ArrowException):
             plain, late = _plainer(texts)
             return pc.add(plain.cast(kind), late)
+        _refuse_words(rows, name, texts)
         why = (
             "{} is no time with an offset, or without one as the first stamps have it, in ISO 8601"
         )
@@ -112,6 +114,7 @@ def _parse_as(rows: Rows, name: str, texts: pa.Array, time_format: str) -> pa.Ar
             plain, late = _plainer(texts)
             parsed = pc.strptime(plain, format=time_format, unit="s", error_is_null=True)
             parsed = pc.add(parsed, late)
+            _refuse_words(rows, name, texts)
     except pa.ArrowException as error:
         raise BadInput(
             f"time_format = {time_format!r} cannot be used ({reason_of(error)})",
@@ -120,6 +123,12 @@ def _parse_as(rows: Rows, name: str, texts: pa.Array, time_format: str) -> pa.Ar
     rows.refuse("PLF102", name, parsed.is_null(), f"{{}} does not match {time_format!r}")
     rows.refuse("PLF102", name, _is_no_date(texts, parsed, time_format), "{} is no date")
     return parsed
+
+
+def _refuse_words(rows: Rows, name: str, texts: pa.Array) -> None:
+    """Cells without a digit are no times in any form: the row is a total, or a header again."""
+    has_digit = pc.match_substring_regex(texts, r"\d")
+    rows.refuse("PLF102", name, pc.invert(has_digit), "{} is no time", _DROP)
 
 
 def _plainer(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -223,7 +232,7 @@ def _joined(rows: Rows, names: tuple[str, ...]) -> pa.Array:
     for name in names:
         cells = rows.batch.column(name)
         cells = rows.texts(name) if is_text(cells.type) else cells.cast(pa.string())
-        rows.refuse("PLF102", name, cells.is_null(), "the stamp is missing")
+        rows.refuse("PLF102", name, cells.is_null(), "the stamp is missing", _DROP)
         parts.append(pc.utf8_trim_whitespace(cells))
     # 00:00-00:15 says from and to
     parts[-1] = pc.replace_substring_regex(parts[-1], r"^(\d[^-–]*?)\s*[-–]\s*\d.*$", r"\1")

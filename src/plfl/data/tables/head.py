@@ -21,6 +21,12 @@ _MAINLY = 0.5
 _MOST_VALUES = 640
 # Rows per stamp, from which on stamps come again and again.
 _REPEATED = 1.2
+_KINDS = (
+    (pa.types.is_timestamp, "datetime"),
+    (pa.types.is_date, "date"),
+    (pa.types.is_time, "time"),
+    (is_number, "number"),
+)
 # How pandas names a column that was the index, if that had no name.
 INDEX = "__index_level_"
 
@@ -120,18 +126,15 @@ def is_row_number(name: str) -> bool:
 
 
 def _kind_of(kind: pa.DataType, cells: Sequence[str]) -> str:
-    if pa.types.is_timestamp(kind):
-        return "datetime"
-    if pa.types.is_date(kind):
-        return "date"
-    if pa.types.is_time(kind):
-        return "time"
-    if is_number(kind):
-        return "number"
+    for is_kind, name in _KINDS:
+        if is_kind(kind):
+            return name
     if pa.types.is_null(kind) or not cells:
         return "empty"
-    if not is_text(kind):
-        return "other"
+    return _vote(cells) if is_text(kind) else "other"
+
+
+def _vote(cells: Sequence[str]) -> str:
     found = [kind_of(cell) for cell in cells]
     known = [each for each in found if each != "empty"]
     if not known:

@@ -304,6 +304,8 @@ class _Rows:
         def series() -> Iterator[Series]:
             for k, client in enumerate(clients):
                 here = slice(bounds[k], bounds[k + 1])
+                if self.register and here.start == here.stop:
+                    continue  # none of its registers counts
                 chosen = here if order is None else order[here]
                 rows = np.arange(here.start, here.stop) if order is None else chosen
                 found = table.series(
