@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+HAIR = 1e-3  # of a register's usual rise: a fall by less is none
 STUCK_HOURS = 48  # a meter that shows exactly the same value for so long is not measuring
 # Where it has stood for so long before, it may rest again: at 0 in a home that is left alone.
 _REST_HOURS = 12
@@ -20,8 +21,6 @@ _MIN_REGISTER = 48
 _FIRST_READINGS = 500
 _FIRST_SECONDS = 2 * 86_400
 _LEAST_CHANGES = 24
-# Of a usual rise: a fall by less is none.
-_HAIR = 1e-3
 # Standard deviation relative to the mean; less is rounding.
 _STEADY = 1e-6
 # Different negative readings that make a meter one that exports; what marks a missing reading is
@@ -73,7 +72,7 @@ def is_register(values: np.ndarray, times: np.ndarray | None = None) -> bool:
     change = np.diff(values)
     num_rises = int((change > 0).sum())
     typical = float(np.median(change[change > 0])) if num_rises else 0.0
-    num_falls = int((change < -_HAIR * typical).sum())
+    num_falls = int((change < -HAIR * typical).sum())
     is_monotone = num_rises >= max(5, len(values) // 100, _MIN_REGISTER * num_falls)
     is_rare = num_falls <= max(1, len(values) // 1000)
     return is_monotone and is_rare and float(np.median(values)) > 5 * typical

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from plfl.data.detectors import HAIR
+
 # Rises before a fall that say what size the next may have.
 _RECENT = 200
 _LEAST_RECENT = 24
-# Of a usual rise, and of what a register shows where it is stored in 32 bits: less is jitter.
-_HAIR = 1e-3
+# Of what a register shows where it is stored in 32 bits: less is jitter, as is a hair.
 _ROUNDING = 2.0**-23
 # A register of fewer digits rolls over nowhere.
 _FEWEST_DIGITS = 3
@@ -59,9 +60,9 @@ def _find_hairs(
     by = -energy[falls]
     is_hair = by <= _ROUNDING * np.abs(counts[falls])
     largest = np.maximum.accumulate(np.fmax(energy, 0))[falls]
-    maybe = np.flatnonzero(~is_hair & (by <= _HAIR * largest))  # few, so that these are cheap
+    maybe = np.flatnonzero(~is_hair & (by <= HAIR * largest))  # few, so that these are cheap
     recent = _recent(energy, falls[maybe], rises)
-    is_hair[maybe] = by[maybe] <= _HAIR * np.nanmedian(recent, axis=1)
+    is_hair[maybe] = by[maybe] <= HAIR * np.nanmedian(recent, axis=1)
     return falls[is_hair]
 
 

@@ -162,7 +162,7 @@ _ALL = (
         "A register or a power was read at irregular times. It is brought onto a grid: between "
         "two readings a register is interpolated, and a power is held. Nothing is spread over a "
         "pause of more than an interval: what touches one counts as missing.",
-        "nothing has to be done; another grid: ‹interval=15min›",
+        "nothing has to be done; another grid: ‹interval=1h›",
     ),
     Rule(
         "PLF117",

@@ -111,6 +111,15 @@ def test_members_of_a_zip_are_parts_and_documents_beside_them_are_noted(tmp_path
     assert {finding.code for finding in parts[0].findings} == {"PLF313"}
 
 
+def test_odd_names_of_members_are_only_names(tmp_path):
+    names = ["../up.csv", "/etc/up.csv", "C:\\a\\up.csv", ".", "/", "..", "a/b/"]
+    data = write_zip(dict.fromkeys(names, TABLE))
+    parts = open_parts(write_text(tmp_path, data, "meters.zip"))
+    assert [part.name for part in parts] == ["..-up", "/-etc-up", "C:-a-up"]
+    assert {read(part) for part in parts} == {TABLE}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["meters.zip"]
+
+
 def test_parquet_gives_columns_wherever_it_lies(tmp_path):
     table = pa.table({"unique_id": ["a"] * 5, "y": [1.0, 2, 3, 4, 5]})
     stored = io.BytesIO()

@@ -189,15 +189,18 @@ def open_members(
     """All files in an archive; what comes out of them is counted together."""
     allowance = Allowance(content)
     for info in archive.infolist():
-        if info.filename and not info.is_dir():
-            yield info, _member(content, archive, info, allowance)
+        place = PurePath(info.filename.replace("\\", "/"))
+        if place.name and not info.is_dir():
+            yield info, _member(content, archive, info, place, allowance)
 
 
 def _member(
-    content: Content, archive: zipfile.ZipFile, info: zipfile.ZipInfo, allowance: Allowance
+    content: Content,
+    archive: zipfile.ZipFile,
+    info: zipfile.ZipInfo,
+    place: PurePath,
+    allowance: Allowance,
 ) -> Content:
-    place = PurePath(info.filename.replace("\\", "/"))
-
     def start() -> BinaryIO:
         return cast(BinaryIO, archive.open(info))
 

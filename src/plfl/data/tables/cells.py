@@ -20,6 +20,7 @@ _SHOWN = 40
 _DIGITS = r"(\d+|\d{1,3}([,' \x{00a0}\x{202f}]\d{3})+)"
 _NUMBER = rf"^[-+]?({_DIGITS}(\.\d*)?|\.\d+)([eE][-+]?\d+)?$|^[-+]?(inf|infinity|nan)$"
 _COMMA_NUMBER = r"^[-+]?((\d+|\d{1,3}([.' \x{00a0}\x{202f}]\d{3})+)(,\d*)?|,\d+)([eE][-+]?\d+)?$"
+_UNIT = r"(?i)\s*(?P<unit>[kmg]?wh?)$"
 # What separates thousands, by the decimal mark.
 _THOUSANDS = {".": r"[,' \x{00a0}\x{202f}]", ",": r"[.' \x{00a0}\x{202f}]"}
 
@@ -123,6 +124,7 @@ class Rows:
         texts = pc.utf8_trim_whitespace(texts)
         is_missing = pc.is_in(texts, pa.array(MISSING))
         texts = pc.if_else(is_missing, pa.scalar(None, pa.string()), texts)
+        texts = self._without_unit(name, texts)
         pattern = _NUMBER if decimal == "." else _COMMA_NUMBER
         is_right = pc.fill_null(pc.match_substring_regex(texts, pattern, ignore_case=True), True)
         wrong = texts.filter(pc.invert(is_right))
@@ -131,6 +133,15 @@ class Rows:
         self.refuse(code, name, pc.invert(is_right), "{}")
         plain = pc.replace_substring_regex(texts, _THOUSANDS[decimal], "")
         return pc.replace_substring(plain, decimal, ".")
+
+    def _without_unit(self, name: str, texts: pa.Array) -> pa.Array:
+        """Numbers without their unit, where it stands behind each of them and is the same."""
+        units = pc.struct_field(pc.extract_regex(texts, _UNIT), "unit")
+        if units.null_count > texts.null_count or not (known := pc.drop_null(units)):
+            return texts
+        is_other = pc.fill_null(pc.not_equal(pc.utf8_lower(units), known[0].as_py().lower()), False)
+        self.refuse("PLF215", name, is_other, f"{{}} beside {known[0]}")
+        return pc.replace_substring_regex(texts, _UNIT, "")
 
 
 def read_rows(columns: Columns, names: Sequence[str]) -> Iterator[Rows]:

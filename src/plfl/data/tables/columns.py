@@ -11,6 +11,8 @@ import pyarrow as pa
 from plfl.data.rules import Fault, Finding, Place, fault
 from plfl.errors import BadInput
 
+# How a column without a name is called, as in pandas; its number follows.
+UNNAMED = "Unnamed: "
 _BATCH_ROWS = 1 << 20
 
 

@@ -48,6 +48,8 @@ _STAMP = re.compile(
     rf"(?P<date>{_ANY_DATE})((?P<glue>[T ,:]+|)(?P<clock>{_CLOCK}|\d{{4}}|\d{{6}}))?"
     rf"(?P<zone>{_OFFSET})?"
 )
+_DAY_END = re.compile(r"(.*[T ])?24[:.h]?00([:.]00)?(\s*[-+Z].*)?")
+_MEASURED = re.compile(r"(?P<number>.*\d[.,]?)\s*(?P<unit>[kMG]?Wh?)", re.IGNORECASE)
 _CLOCK_ALONE = re.compile(rf"{_CLOCK}(\s*[-–]\s*{_CLOCK})?")
 # From and to in one cell.
 _UNTIL = re.compile(r"\s+(to|until|bis|-|–)\s+\d.*", re.DOTALL)
@@ -67,13 +69,28 @@ def kind_of(cell: str) -> Kind:
     text = cell.strip()
     if text in MISSING:
         return "empty"
-    if _NUMBER.fullmatch(text):
+    if _NUMBER.fullmatch(split_unit(text)[0]):
         return "number"
     if _CLOCK_ALONE.fullmatch(text):
         return "time"
     if found := _STAMP.fullmatch(_start_of(text)):
         return "datetime" if found["clock"] else "date"
     return "text"
+
+
+def split_unit(cell: str) -> tuple[str, str]:
+    """A number and its unit, of a cell that says both.
+
+    >>> split_unit("1,5 kWh"), split_unit("1,5")
+    (('1,5', 'kWh'), ('1,5', ''))
+    """
+    found = _MEASURED.fullmatch(cell.strip())
+    return (found["number"], found["unit"]) if found else (cell.strip(), "")
+
+
+def is_day_end(cell: str) -> bool:
+    """Whether a stamp says that it is the end of a day, as 24:00 does."""
+    return bool(_DAY_END.fullmatch(_start_of(cell.strip())))
 
 
 def _start_of(text: str) -> str:
@@ -184,7 +201,7 @@ def find_decimal(cells: Iterable[str]) -> str | None:
     >>> find_decimal(["0,5"]), find_decimal(["1.234,5"]), find_decimal(["1,234"]), find_decimal([])
     (',', ',', None, '.')
     """
-    votes = Counter(_decimal_of(cell.strip()) for cell in cells)
+    votes = Counter(_decimal_of(split_unit(cell)[0]) for cell in cells)
     if votes[","] != votes["."]:
         return "," if votes[","] > votes["."] else "."
     # whole numbers below a thousand beside 1.234: points that separate thousands look so
@@ -212,7 +229,7 @@ def _decimal_of(text: str) -> str:
 
 def number_of(cell: str, decimal: str) -> float:
     """A cell as a number; NaN if it is none."""
-    text = cell.strip()
+    text = split_unit(cell)[0]
     if not _NUMBER.fullmatch(text):
         return math.nan
     other = "," if decimal == "." else "."

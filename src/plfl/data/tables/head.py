@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from plfl.data.tables import words
 from plfl.data.tables.cells import is_number, is_text, read_rows, show
-from plfl.data.tables.columns import Columns
+from plfl.data.tables.columns import UNNAMED, Columns
 from plfl.data.tables.forms import TimeForm, find_time_form, kind_of
 
 # Cells that are looked at, of each column and in all.
@@ -19,6 +19,8 @@ _MOST_IN_ALL = 60_000
 _MAINLY = 0.5
 # Different values of a column that are told apart.
 _MOST_VALUES = 640
+# Rows per stamp, from which on stamps come again and again.
+_REPEATED = 1.2
 # How pandas names a column that was the index, if that had no name.
 INDEX = "__index_level_"
 
@@ -91,6 +93,17 @@ class Head:
                 break
         return list(found)
 
+    def is_repeated(self, names: Sequence[str]) -> bool:
+        """Whether rows come again and again, by these columns: not just where clocks go back."""
+        num_rows = 0
+        kinds = [pa.string() for _ in names]
+        seen = pa.schema(list(zip(names, kinds, strict=True))).empty_table()
+        for batch in self.columns.read(names):
+            num_rows += batch.num_rows
+            own = pa.table({name: batch.column(name).cast(pa.string()) for name in names})
+            seen = pa.concat_tables([seen, own]).group_by(list(names)).aggregate([])
+        return num_rows > _REPEATED * seen.num_rows
+
     def marked(self, names: Sequence[str]) -> Iterable[str]:
         """The texts of columns that have a point or a comma in them."""
         for rows in read_rows(self.columns, names):
@@ -101,7 +114,7 @@ class Head:
 
 def is_row_number(name: str) -> bool:
     """Whether that is how pandas names a column that was the number of the row."""
-    return name == "" or name.startswith((INDEX, "Unnamed: "))
+    return name == "" or name.startswith((INDEX, UNNAMED))
 
 
 def _kind_of(kind: pa.DataType, cells: Sequence[str]) -> str:

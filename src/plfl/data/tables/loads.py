@@ -107,7 +107,7 @@ class _Finder:
     def _ask_about(self, chosen: tuple[str, ...]) -> tuple[str, ...]:
         """The meters of a wide table, if none of the other names could be that of a meter too."""
         doubtful = [name for name in self.numbers if words.is_doubtful(name)]
-        if doubtful and len(chosen) > 1:
+        if doubtful and not any(map(words.unit_of, chosen)):
             shown = ", ".join(repr(name) for name in doubtful[:_MOST_NAMED])
             raise self.head.columns.fault(
                 "PLF302",

@@ -13,8 +13,8 @@ from plfl.config import Config
 from plfl.data.tables import words
 from plfl.data.tables.columns import Columns
 from plfl.data.tables.days import find_slots
-from plfl.data.tables.forms import find_decimal
-from plfl.data.tables.head import INDEX, Head
+from plfl.data.tables.forms import find_decimal, split_unit
+from plfl.data.tables.head import Head, is_row_number
 from plfl.data.tables.loads import Loads, find_loads
 from plfl.data.tables.profiles import Profile, fill_in, find_profile
 from plfl.data.tables.times import as_tuple, find_times, missing
@@ -172,7 +172,7 @@ class _Finder:
         named = as_tuple(self.config.id_column)
         if named:
             return list(named)
-        if self.config.layout == "wide":
+        if self.config.layout == "wide" or self.config.meter is not None:
             return []
         taken = (*used, *as_tuple(self.config.load_column))
         free = [
@@ -184,11 +184,16 @@ class _Finder:
             return ["unique_id"]
         likely = [name for name in free if self._could_be_ids(name)]
         if likely:
-            several = [name for name in likely if len(set(self.head.cells[name])) > 1]
-            return [(several or likely)[0]]
+            return [self._most_telling(likely)]
         if not (self.profile and self.profile.name != "nixtla"):
-            self._ask_for_id(free)
+            self._ask_for_id(free, used)
         return []
+
+    def _most_telling(self, names: Sequence[str]) -> str:
+        """The column with the most different ids; the first of those."""
+        if len(names) == 1:
+            return names[0]
+        return max(names, key=lambda name: len(self.head.distinct(name)))
 
     def _could_be_ids(self, name: str) -> bool:
         """Whether a column is called like ids, and holds texts or whole numbers, as ids are."""
@@ -198,18 +203,34 @@ class _Finder:
         are_whole = all(cell.lstrip("-").isdigit() for cell in self.head.cells[name])
         return kind == "text" or (kind == "number" and are_whole)
 
-    def _ask_for_id(self, free: Sequence[str]) -> None:
-        """A text that changes and is explained by nothing could tell meters apart."""
-        for name in free:
-            is_known = words.is_register(name) or words.meaning_of(name).quantity
-            if self.head.kinds[name] != "text" or is_known or self._is_unit(name):
-                continue
-            if len(self.head.distinct(name)) > 1 and not self._is_quantity(name):
+    def _ask_for_id(self, free: Sequence[str], used: Sequence[str]) -> None:
+        """A text that changes and is explained by nothing could tell meters apart; so could whole
+        numbers, where stamps come again and again.
+        """
+        unknown = [
+            name
+            for name in free
+            if not (words.is_register(name) or words.meaning_of(name).quantity)
+            and self._could_tell(name)
+        ]
+        for name in unknown:
+            is_text = self.head.kinds[name] == "text"
+            if is_text and len(self.head.distinct(name)) > 1 and not self._is_quantity(name):
                 raise missing(self.columns, name, "id_column", is_there=True)
+        numbers = [name for name in unknown if self.head.kinds[name] == "number"]
+        for name in numbers if numbers and self.head.is_repeated(used) else ():
+            if self.head.is_repeated([name]) and not self.head.is_repeated([*used, name]):
+                raise missing(self.columns, name, "id_column", is_there=True)
+
+    def _could_tell(self, name: str) -> bool:
+        """Whether cells are texts that are no units, or whole numbers."""
+        if self.head.kinds[name] == "number":
+            return all(cell.lstrip("-").isdigit() for cell in self.head.cells[name])
+        return self.head.kinds[name] == "text" and not self._is_unit(name)
 
     def _is_quantity(self, name: str) -> bool:
         """Whether the values of a column speak of quantities, as registers do."""
-        return any(words.meaning_of(value).quantity for value in self.head.distinct(name))
+        return any(words.register_of(value) for value in self.head.distinct(name))
 
     def _find_unit_column(self, used: Sequence[str]) -> str | None:
         for name in self.head.named("text"):
@@ -235,9 +256,7 @@ class _Finder:
             if name is None or name in used or self.head.kinds.get(name) != "text":
                 continue
             values = self.head.distinct(name)
-            taken = [
-                value for value in values if words.meaning_of(value).quantity not in words.NOT_LOAD
-            ]
+            taken = [value for value in values if words.register_of(value) not in words.NOT_LOAD]
             is_mixed = 0 < len(taken) < len(values) <= _MOST_REGISTERS
             if config.register_column or is_mixed:
                 return {"register_column": name, "registers": tuple(taken)}
@@ -250,18 +269,22 @@ class _Finder:
         if self.config.unit is not None:
             return (self.config.unit,) * len(loads), True
         beside = words.unit_of(self.head.cells[column][0]) if column else None
-        said = [beside or words.meaning_of(name).unit for name in loads]
+        said = [beside or words.unit_of(name) or self._unit_in_cells(name) for name in loads]
         for name, unit in zip(loads, said, strict=True):
             if unit is None and words.is_power(name) and self.config.layout != "days":
                 raise self.columns.fault("PLF214", f"{name!r} is power, in an unknown unit", name)
         return tuple(unit or "kWh" for unit in said), all(said)
+
+    def _unit_in_cells(self, name: str) -> str | None:
+        """The unit that stands behind each number."""
+        return words.unit_of(next((split_unit(cell)[1] for cell in self.head.cells[name]), ""))
 
     def _find_decimal(self, loads: Sequence[str]) -> str:
         if self.config.decimal is not None:
             return self.config.decimal
         cells = [cell for name in loads[:_VOTERS] for cell in self.head.cells[name]]
         if self.columns.first_line and not any("." in cell or "," in cell for cell in cells):
-            cells = list(self.head.marked(loads))
+            cells += self.head.marked(loads)
         decimal = find_decimal(cells)
         if decimal is None:
             sample = next(cell for cell in cells if "." in cell or "," in cell)
@@ -275,9 +298,9 @@ class _Finder:
     def _name_skipped(self, loads: Loads, used: Iterable[str]) -> dict[str, str]:
         """Columns that are not used, and why."""
         skipped = dict(loads.skipped)
-        taken = {*used, *loads.columns, *loads.covariates, *loads.returned, *skipped, ""}
+        taken = {*used, *loads.columns, *loads.covariates, *loads.returned, *skipped}
         for name in self.names:
-            if name not in taken and not name.startswith(INDEX):
+            if name not in taken and not is_row_number(name):
                 quantity = words.meaning_of(name).quantity
                 is_load = quantity in ("", "consumption")
                 skipped[name] = "it is none of the readings" if is_load else f"it is {quantity}"

@@ -18,13 +18,15 @@ import pyarrow as pa
 import pyarrow.csv
 
 from plfl.data.rules import Fault, fault
-from plfl.data.tables.columns import Columns, reason_of
+from plfl.data.tables.columns import UNNAMED, Columns, reason_of
 from plfl.data.tables.forms import MISSING, kind_of
 
 _SAMPLE_BYTES = 1 << 18
 _SAMPLE_ROWS = 1000
-# A line that is longer is none.
-_BLOCK_BYTES = 1 << 23
+# A file is read in blocks that hold many of its lines; pyarrow reads dozens of blocks ahead.
+_LEAST_BLOCK = 1 << 18
+_LARGEST_BLOCK = 1 << 23
+_LINES_IN_BLOCK = 16
 # The comma is tried last: it also stands inside numbers.
 _DELIMITERS = "\t;|,"
 # Of the rows, that have to have the same number of cells.
@@ -51,6 +53,7 @@ class Dialect:
     has_header: bool
     num_before: int  # lines before the first reading
     has_rows: bool
+    block: int  # bytes; a line that is longer is none
 
 
 def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Columns:
@@ -91,8 +94,11 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     has_header = names is not None
     if names is None:
         names = [f"column {k + 1}" for k in range(len(rows[-1]))]
+    names = [name or f"{UNNAMED}{k}" for k, name in enumerate(names)]
     has_rows = is_cut or ends[-1] > num_before
-    return Dialect(encoding, mark, delimiter, tuple(names), has_header, num_before, has_rows)
+    longest = max(len(line.encode(encoding)) for line in lines)
+    block = min(max(_LEAST_BLOCK, _LINES_IN_BLOCK * longest), _LARGEST_BLOCK)
+    return Dialect(encoding, mark, delimiter, tuple(names), has_header, num_before, has_rows, block)
 
 
 def _find_encoding(sample: bytes, file: str) -> str:
@@ -217,7 +223,7 @@ def _stream(
     places = {name: f"{k}" for k, name in enumerate(dialect.names)}  # names need not differ
     read = pa.csv.ReadOptions(
         use_threads=False,
-        block_size=_BLOCK_BYTES,
+        block_size=dialect.block,
         skip_rows=dialect.num_before,
         column_names=list(places.values()),
         encoding=dialect.encoding if dialect.encoding != "utf-8" else "utf8",
@@ -249,7 +255,7 @@ def _explain(
     if wrong:
         return _explain_row(wrong[0], dialect, file)
     if "straddl" in reason:
-        most = f"{_BLOCK_BYTES >> 20} MiB"
+        most = f"{dialect.block:,} bytes"
         return fault("PLF305", f"a row is longer than {most}, or a quote never ends", file=file)
     if "utf8" in reason.lower().replace("-", "") or isinstance(error, UnicodeError):
         return fault("PLF305", "a character is not UTF-8; save it as UTF-8", file=file)

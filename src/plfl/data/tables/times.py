@@ -14,7 +14,13 @@ from plfl.data.rules import Fault, Finding, Place
 from plfl.data.tables import words
 from plfl.data.tables.cells import is_text, read_rows
 from plfl.data.tables.columns import Columns
-from plfl.data.tables.forms import EPOCH_UNITS, TimeForm, find_clock_format, find_time_form
+from plfl.data.tables.forms import (
+    EPOCH_UNITS,
+    TimeForm,
+    find_clock_format,
+    find_time_form,
+    is_day_end,
+)
 from plfl.data.tables.head import Head
 from plfl.errors import require
 
@@ -206,7 +212,7 @@ def _find_sides(head: Head, config: Config, chosen: tuple[str, ...]) -> dict[str
     update: dict[str, Any] = {}
     name = chosen[0]
     is_end = words.is_end(name) and not words.is_start(name)
-    if config.stamps is None and (is_end or any("24:00" in cell for cell in head.cells[name])):
+    if config.stamps is None and (is_end or any(map(is_day_end, head.cells[name]))):
         update["stamps"] = "end"
     if config.stamp_timezone is None and any(words.is_utc(name) for name in chosen):
         update["stamp_timezone"] = "UTC"

@@ -21,7 +21,7 @@ _QUANTITIES = {
     FACT: r"duration|post ?code|zip( ?code)?|plz|capacity|latitude|longitude|sq ?ft|floor ?area|"
     r"issues?|occupants|ptid|row ?quality|pas en minutes|num(ber)? of \w+",
     "price": r"costs?|prices?|charges?|amount|kosten|preis|prix|precio|costo|fees?|bill(ed|ing)?|"
-    r"€|\$|£|eur(os?)?|usd|gbp|\w*ct ?/ ?kwh|pence",
+    r"€|\$|£|eur(os?)?|usd|gbp|(ct|cents?) (per )?kwh|pence",
     "gas": r"gas|erdgas|gaz|m3|m³|therms?|ccf|btu|mj",
     "water": r"water|wasser|eau|agua|acqua|lit(er|re)s?|gallons?",
     "heat": r"heat(?! ?pump)|heating|cooling|steam|chilled|warmte|wärme|fernwärme|kj|gj",
@@ -36,7 +36,7 @@ _QUANTITIES = {
     r"rück\w*|terug\w*|gelvr|injectie|immess\w*|excedent\w*|excédent|vertido|surplus|reverse|"
     r"received|to ?grid|generaci[oó]n|geração|egenproduktion|"
     r"generat(ion|ed|or)|product(ion|ie)|produc(ed|ción)|produz\w*|produit|"
-    r"erzeug\w*|opwek\w*|opgewekt|solar|pv|photovolta\w*|2\.8(\.\d)?",
+    r"erzeug\w*|opwek\w*|opgewekt|solar|pv|photovolta\w*|[12] 0 2 (8|29) \d|2 8 \d",
     "a forecast, or what is left of one": r"forecast(ed)?|prognos\w*|predict(ed|ion)|residual\w*|"
     r"pump(ed|speicher)|day ahead|max(imum)?|min(imum)?|peak ?demand|std|stddev",
     "part of the load": r"sub ?meter(ing)?( ?\d+)?",
@@ -45,7 +45,8 @@ _QUANTITIES = {
     "consumption": r"consum\w*|usage|used|use|energy|energie|énergie|loads?|demand|power|"
     r"puissance|potencia|potenza|leistung|verbr\w*|netzlast|last|offtake|afname|import(ed)?|"
     r"delivered|geliefert|bezug\w*|soutirage|electric(ity)?|elektr\w*|strom|stroom|électricité|"
-    r"elettric\w*|eléctric\w*|mængde|forbrug|ativa|gesamtverbrauch|wirkleistung|wirkarbeit|kwh|mwh|gwh|wh|kw|mw|gw|watts?|y|1\.8(\.\d)?",
+    r"elettric\w*|eléctric\w*|mængde|forbrug|ativa|gesamtverbrauch|wirkleistung|"
+    r"wirkarbeit|kwh|mwh|gwh|wh|kw|mw|gw|watts?|y|[12] 0 1 (8|29) \d|1 8 \d",
 }
 _PATTERNS = {
     quantity: re.compile(rf"(?<![^\W_])({words})(?![^\W_])")
@@ -60,8 +61,25 @@ NOT_LOAD = (
     "price", "gas", "water", "heat", "reactive or apparent energy",
     "voltage, current or the like", "energy that is made where it is used", "returned energy",
 )  # fmt: skip
-# Quantities whose words also stand in the names of houses and firms.
-_ALSO_NAMES = ("gas", "water", "heat", "returned energy", "weather", "price")
+# Words of quantities that also stand in the names of houses, firms and people, and words beside
+# which they do not.
+_ALSO_NAMES = re.compile(
+    r"(?<![^\W_])(gas|water|heat(ing)?|steam|solar|pv|generator|wind|rain|snow|cloud|pressure|max|"
+    r"min|amount|charge|received|surplus)(?![^\W_])"
+)
+_ATTRIBUTES = re.compile(
+    r"\b(speed|direction|gusts?|cover|fall|depth|outdoor|indoor|outside|ambient|relative|point|"
+    r"mean|average|meter|reading|total|flow|volume|rate|yield|panels?|roof|array|inverter|system|"
+    r"demand|load|level|surface|chill|value|interval|actual|daily|hourly)\b"
+)
+# Codes of registers, as they stand in cells.
+_CODES = {
+    "a+": "consumption", "+a": "consumption", "p+": "consumption", "+p": "consumption",
+    "a-": "returned energy", "-a": "returned energy", "p-": "returned energy",
+    "-p": "returned energy", "r+": "reactive or apparent energy",
+    "r-": "reactive or apparent energy", "q+": "reactive or apparent energy",
+    "q-": "reactive or apparent energy",
+}  # fmt: skip
 _START = re.compile(
     r"\b(start\w*|begin\w*|from|von|ab|debut|début|inizio|desde|inicio|van|fra|dalle|início)\b"
 )
@@ -101,7 +119,7 @@ _TOKEN = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-./()\[\]{}:;,]+|\s+")
 _TARIFF = re.compile(
     r"\b(t[12]|tariff ?[12]|l[123]|phase ?[abc123]|low|high|normal|normaal|laag|"
     r"day|night|dag|nacht|tag|ht|nt|hp|hc|"
-    r"peak|off ?peak|shoulder|f[123]|p[1-6]|18[12]|1\.8\.[12]|dutch users|users|rate ?\d|i{1,3})\b"
+    r"peak|off ?peak|shoulder|f[123]|p[1-6]|18[12]|1 8 [12]|dutch users|users|rate ?\d|i{1,3})\b"
 )
 
 
@@ -158,11 +176,15 @@ def is_doubtful(name: str) -> bool:
     """
     words = plain(name)
     found = [quantity for quantity, pattern in _PATTERNS.items() if pattern.search(words)]
-    if len(found) != 1 or found[0] not in _ALSO_NAMES:
+    rest, num = _ALSO_NAMES.subn(" ", words)
+    if len(found) != 1 or num != 1 or unit_of(name) or _PATTERNS[found[0]].search(rest):
         return False
-    rest = _PATTERNS[found[0]].sub(" ", words).split()
-    kinds = len(_PATTERNS[found[0]].findall(words))
-    return kinds == 1 and any(len(word) > 3 and word.isalpha() for word in rest)
+    return any(len(word) > 3 and word.isalpha() for word in _ATTRIBUTES.sub(" ", rest).split())
+
+
+def register_of(value: str) -> str:
+    """The quantity that the value of a column of registers speaks of, by words or by its code."""
+    return _CODES.get(value.strip().lower()) or meaning_of(value).quantity
 
 
 def prefer(names: Sequence[str]) -> list[str]:
