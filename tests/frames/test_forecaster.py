@@ -27,7 +27,9 @@ TINY = {
     "days": 3,
     "lookback": "1h",
     "batch": 8,
+    "timezone": "UTC",
 }
+NAIVE = r"PLF101 naive timestamps: .*; say where the meters are: timezone='America/Chicago'"
 COLUMNS = ["unique_id", "ds", "plfl", "plfl-lo-80", "plfl-hi-80", "plfl-lo-90", "plfl-hi-90"]
 
 
@@ -133,17 +135,101 @@ def test_stamps_with_a_zone_stay_in_it(fitted, df, zone):
     np.testing.assert_array_equal(found.plfl, expected.plfl)
 
 
-def test_stamps_without_a_zone_are_refused_after_a_fit_with_one(fitted, df, tmp_path):
-    fitted.save(tmp_path / "saved")
-    path = tmp_path / "saved" / "forecaster.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"stamps": ["s", "America/Chicago"]}))
-    loaded = plfl.Forecaster.load(tmp_path / "saved")
-    assert str(loaded.predict().ds.dt.tz) == "America/Chicago"
-    with pytest.raises(
-        BadInput,
-        match="the stamps of df have no time zone, those of the fit have America/Chicago; gi",
-    ):
-        loaded.predict(df)
+def test_stamps_without_a_zone_are_refused_after_a_fit_with_one(df):
+    one = df[df.unique_id == "b001"]
+    zoned = one.assign(ds=one.ds.dt.tz_localize("America/Chicago"))
+    forecaster = plfl.Forecaster("2h", **TINY | {"timezone": None}).fit(zoned)
+    assert str(forecaster.predict().ds.dt.tz) == "America/Chicago"
+    pd.testing.assert_frame_equal(forecaster.predict(zoned), forecaster.predict())
+    with pytest.raises(BadInput, match=NAIVE):
+        forecaster.predict(one)
+
+
+def test_stamps_without_a_zone_are_refused_until_somebody_says_where_they_are(df):
+    forecaster = plfl.Forecaster("2h", **TINY | {"timezone": None})
+    for use in (forecaster.fit, forecaster.cross_validation):
+        with pytest.raises(BadInput, match=NAIVE):
+            use(df)
+        with pytest.raises(BadInput, match=NAIVE):
+            use(df.set_index("ds"))
+
+
+def by_name(df: pd.DataFrame) -> pd.DataFrame:
+    return df.rename(columns={"unique_id": "meter", "ds": "time", "y": "kWh"})
+
+
+def column_per_meter(df: pd.DataFrame) -> pd.DataFrame:
+    return df.pivot(index="ds", columns="unique_id", values="y")
+
+
+SHAPES = {
+    "times as the index": lambda df: df.set_index("ds"),
+    "an index without a name": lambda df: df.set_index("ds").rename_axis(None),
+    "ids and times as the index": lambda df: df.set_index(["unique_id", "ds"]),
+    "a series by id and time": lambda df: df.set_index(["unique_id", "ds"]).y,
+    "a column per meter": column_per_meter,
+    "a column per meter in polars": lambda df: pl.from_pandas(column_per_meter(df).reset_index()),
+    "a lazy frame": lambda df: pl.from_pandas(df).lazy(),
+    "names of its own": by_name,
+    "times as texts": lambda df: df.assign(ds=df.ds.dt.strftime("%Y-%m-%d %H:%M")),
+    "texts with an offset": lambda df: df.assign(ds=df.ds.dt.strftime("%d.%m.%Y %H:%M +00:00")),
+    "in another unit, by its name": lambda df: (
+        by_name(df).assign(Wh=1000 * df.y).drop(columns="kWh")
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_frame_of_any_shape_is_forecast_as_the_long_one_is(fitted, df, shape):
+    df = df.drop(columns="temperature")
+    frame = SHAPES[shape](df)
+    found = fitted.predict(frame)
+    is_polars = type(frame).__module__.startswith("polars")
+    assert isinstance(found, pl.DataFrame if is_polars else pd.DataFrame)
+    scale = 1000 if shape == "in another unit, by its name" else 1
+    expected = fitted.predict(df)
+    assert found[found.columns[0]].to_list() == expected.unique_id.to_list()
+    times = pd.Series(found[found.columns[1]].to_list())
+    assert [time.replace(tzinfo=None) for time in times] == expected.ds.to_list()
+    np.testing.assert_allclose(found["plfl"], scale * expected.plfl, rtol=1e-6)
+
+
+def test_columns_go_out_with_the_names_that_they_came_with(fitted, df):
+    assert list(fitted.predict(by_name(df)).columns) == ["meter", "time", *COLUMNS[2:]]
+    assert list(fitted.predict(column_per_meter(df)).columns) == COLUMNS
+    named = column_per_meter(df).rename_axis("when")
+    assert list(fitted.predict(named).columns) == ["unique_id", "when", *COLUMNS[2:]]
+
+
+def test_a_series_is_one_meter(fitted, df):
+    one = df[df.unique_id == "b002"].drop(columns="temperature")
+    found = fitted.predict(one.set_index("ds").y.rename("b002"))
+    pd.testing.assert_frame_equal(found, fitted.predict(one), check_dtype=False)
+
+
+def test_one_series_needs_no_id(df, tmp_path):
+    one = df[df.unique_id == "b001"]
+    long = plfl.Forecaster("2h", **TINY).fit(one.assign(unique_id="meter"))
+    series = one.set_index("ds")[["y", "temperature"]]
+    alone = plfl.Forecaster("2h", **TINY).fit(series, folder=tmp_path / "alone")
+    pd.testing.assert_frame_equal(alone.predict(), long.predict())
+    pd.testing.assert_frame_equal(alone.predict(series), long.predict())
+    pd.testing.assert_frame_equal(
+        plfl.Forecaster.load(tmp_path / "alone").predict(series), long.predict()
+    )
+
+
+@pytest.mark.parametrize("shape", ["an index without a name", "a lazy frame", "names of its own"])
+def test_runs_and_the_doctor_read_the_same_frames(df, shape):
+    config = plfl.Config(timezone="UTC")
+    found = plfl.examine(SHAPES[shape](df), config)
+    expected = plfl.examine(df, config)
+    assert found.ids == expected.ids
+    np.testing.assert_array_equal(found.panel.load, expected.panel.load)
+    series = df[df.unique_id == "b001"].set_index("ds").y
+    alone = plfl.examine(series, plfl.Config(timezone="UTC", meter="b001"))
+    assert alone.ids == ("b001",)
+    np.testing.assert_array_equal(alone.panel.load[0], expected.panel.load[0])
 
 
 def test_levels_are_chosen_and_those_that_were_not_fitted_are_named(fitted):
@@ -267,18 +353,22 @@ def test_settings_that_cannot_be_are_refused_with_the_way_out(case):
 BAD_FRAMES = {
     "no ds": (
         lambda df: df.drop(columns="ds"),
-        "df has no column 'ds'; it has unique_id, y, temperature. Rename one",
+        "there is no column 'ds' (time_column); there are 'unique_id', 'y', 'temperature'; say",
     ),
-    "no id": (lambda df: df.drop(columns="unique_id"), "df has no column 'unique_id'"),
-    "no load": (lambda df: df.drop(columns="y"), "df has no column 'y'"),
+    "no id": (lambda df: df.drop(columns="unique_id"), "series 'meter' is not among the 2"),
+    "no load": (lambda df: df.drop(columns="y"), "there is no column 'y' (load_column); there are"),
     "row without id": (
         lambda df: df.assign(unique_id=df.unique_id.where(df.index > 3)),
-        "a row of df has no unique_id; fill it in, or leave the row out",
+        "PLF303",
     ),
-    "no rows": (lambda df: df.head(0), "df has no rows; give readings"),
-    "text stamps": (
-        lambda df: df.assign(ds=df.ds.astype(str)),
-        "datetimes are needed, as pandas.to_datetime makes",
+    "no rows": (lambda df: df.head(0), "PLF301"),
+    "ambiguous stamps": (
+        lambda df: df[df.ds.dt.day < 13].assign(ds=df.ds.dt.strftime("%d/%m/%Y %H:%M")),
+        "PLF117",
+    ),
+    "two units": (
+        lambda df: df.set_index("ds").y.rename("a_kWh").to_frame().assign(b_Wh=1.0),
+        "df has readings in Wh and kWh; give one unit",
     ),
     "text loads": (lambda df: df.assign(y="3"), "PLF311"),
     "a path": (
@@ -312,7 +402,7 @@ def test_frames_that_cannot_be_forecast_are_refused_with_the_way_out(fitted, df,
 
 
 @pytest.mark.parametrize(
-    "case", ["no ds", "no id", "no load", "no rows", "text stamps", "a path", "two values"]
+    "case", ["no ds", "no load", "no rows", "ambiguous stamps", "a path", "two values"]
 )
 def test_frames_that_cannot_be_fitted_are_refused_and_leave_no_folder(df, case, tmp_path):
     make, said = BAD_FRAMES[case]
@@ -488,6 +578,26 @@ def test_units_stamps_and_ids_go_out_as_they_came_in(minutes, unit, stamps, kind
 
 
 @pytest.mark.e2e
+def test_registers_are_forecast_as_the_energy_that_they_count(df, caplog):
+    energy = df.assign(ds=df.ds + pd.Timedelta("15min"))
+    first = df.groupby("unique_id").head(1).assign(y=0.0)
+    counted = pd.concat([first, energy.assign(y=df.groupby("unique_id").y.cumsum())])
+    register = counted.assign(y=counted.y + 1000).drop(columns="temperature")
+    forecaster = plfl.Forecaster("2h", **TINY).fit(register)
+    expected = plfl.Forecaster("2h", stamps="end", **TINY).fit(energy.drop(columns="temperature"))
+    found = forecaster.predict()
+    assert found.ds.tolist() == expected.predict().ds.tolist()
+    np.testing.assert_allclose(found.plfl, expected.predict().plfl, rtol=1e-3)
+    pd.testing.assert_frame_equal(forecaster.predict(register), found)
+    with caplog.at_level(logging.WARNING, "plfl"):
+        few = forecaster.predict(last_rows(register, 2))
+    last = energy.groupby("unique_id").y.last()[few.unique_id].to_numpy()
+    np.testing.assert_allclose(few.plfl, last, rtol=1e-6)
+    with pytest.raises(BadInput, match="has no reading to go on from; leave it out"):
+        forecaster.predict(last_rows(register, 1))
+
+
+@pytest.mark.e2e
 def test_every_meter_keeps_its_own_clock_and_a_second_fit_forgets_the_first(df, tmp_path):
     zones = {"b001": "America/Los_Angeles", "b002": "America/New_York"}
     utc = df.ds.dt.tz_localize("UTC")
@@ -501,7 +611,7 @@ def test_every_meter_keeps_its_own_clock_and_a_second_fit_forgets_the_first(df, 
     places = pd.DataFrame(
         {"unique_id": zones.keys(), "timezone": zones.values(), "floor_area": [900.0, 400.0]}
     )
-    forecaster = plfl.Forecaster("2h", **TINY).fit(own, places)
+    forecaster = plfl.Forecaster("2h", **TINY | {"timezone": None}).fit(own, places)
     for name in zones:
         found = forecaster.predict()
         assert found[found.unique_id == name].ds.min() == own[
@@ -512,9 +622,10 @@ def test_every_meter_keeps_its_own_clock_and_a_second_fit_forgets_the_first(df, 
         plfl.Forecaster.load(tmp_path / "saved").predict(own), forecaster.predict()
     )
     old = forecaster.result.folder
-    forecaster.fit(df[df.unique_id == "b002"])
+    zoned = df.assign(ds=utc)
+    forecaster.fit(zoned[zoned.unique_id == "b002"])
     assert forecaster.predict().unique_id.unique().tolist() == ["b002"]
-    assert forecaster.predict().ds.min() == df.ds.max() + pd.Timedelta("15min")
+    assert forecaster.predict().ds.min() == zoned.ds.max() + pd.Timedelta("15min")
     assert not Path(old).exists()
 
 

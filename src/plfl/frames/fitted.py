@@ -6,7 +6,7 @@ import csv
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plfl._version import __version__
-from plfl.config import UP_TO, Config, count_intervals
+from plfl.config import UP_TO, Config, count_intervals, read_config
 from plfl.errors import BadInput
 from plfl.forecast.calibrate import FOLLOWED_DAYS
 from plfl.forecast.client_model import ClientModel
 from plfl.forecast.model_file import load_model, model_path
-from plfl.frames.frame import Frame, as_frame, last_rows, names_of, with_column
+from plfl.frames.frame import Frame, last_rows, open_statics, with_column
 from plfl.runs.results import Result
 from plfl.storage import write_json
 
@@ -30,6 +30,7 @@ FORMAT = 1  # counts up whenever folders of an earlier version can no longer be 
 RUN = "run"
 _FACTS = "forecaster.json"
 _READINGS = "readings.parquet"
+_STATICS = "statics.parquet"
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,13 @@ class Fitted:
         return load_model(model_path(self.folder / RUN, client))
 
 
-def write_fitted(
-    place: Path, frame: Frame, config: Config, result: Result, facts: dict[str, Any]
-) -> None:
+def write_fitted(place: Path, frame: Frame, result: Result, facts: dict[str, Any]) -> None:
     """Write what a forecast takes beside the run's folder."""
     found = [client.id for client in result.clients]
     ids = [client for client in found if model_path(place / RUN, client).is_file()]
     model = load_model(model_path(place / RUN, ids[0]))
-    kept = [*names_of(config), *model.covariate_names]
-    recent = last_rows(frame, config, ids, _days_needed(model, config))
+    kept = [*frame.names, *model.covariate_names]
+    recent = last_rows(frame, ids, _days_needed(model, frame.config))
     pq.write_table(recent.select(kept), place / _READINGS)
     stamps = [frame.stamps.unit, frame.stamps.tz]
     said = {"format": FORMAT, "plfl": __version__, **facts, "kind": frame.kind, "stamps": stamps}
@@ -98,9 +97,6 @@ def read_facts(folder: Path) -> dict[str, Any]:
 def read_fitted(folder: Path) -> Fitted:
     """What a fit left in a folder."""
     facts = read_facts(folder)
-    columns = ("id_column", "time_column", "load_column")
-    settings = facts["settings"]
-    config = Config(**{name: settings[name] for name in columns if name in settings})
     try:
         values = json.loads((folder / RUN / "result.json").read_text(encoding="utf-8"))
         with (folder / RUN / "rounds.csv").open(newline="", encoding="utf-8") as file:
@@ -108,19 +104,33 @@ def read_fitted(folder: Path) -> Fitted:
                 {name: json.loads(text or "null") for name, text in row.items()}
                 for row in csv.DictReader(file)
             ]
-        table = _read_recent(folder, config, facts["stamps"])
-        recent = as_frame(table, facts["kind"], config)
+        recent = _read_recent(folder, facts)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise BadInput(f"{folder} is not complete ({error})", "save the Forecaster again") from None
     values |= {"history": history, "folder": str(folder / RUN)}
     return Fitted(folder, Result.from_dict(values), recent)
 
 
-def _read_recent(folder: Path, config: Config, stamps: Sequence[Any]) -> pa.Table:
-    """The last readings of the fit, with stamps in their own unit: Parquet knows no seconds."""
+def _read_recent(folder: Path, facts: Mapping[str, Any]) -> Frame:
+    """The last readings of the fit, with stamps in their own unit: Parquet knows no seconds. How
+    they are read is in the config of the run.
+    """
+    config = read_config(folder / RUN / "config.toml")
     table = pq.read_table(folder / _READINGS)
-    name = names_of(config).time
-    return with_column(table, name, table[name].cast(pa.timestamp(*stamps)))
+    name = str(config.time_column)
+    table = with_column(table, name, table[name].cast(pa.timestamp(*facts["stamps"])))
+    return Frame.of(table, config.model_copy(update=find_statics(folder)), facts["kind"])
+
+
+def write_statics(place: Path, static_df: Any) -> None:
+    """Keep facts of the series beside the run."""
+    pq.write_table(open_statics(static_df), place / _STATICS)
+
+
+def find_statics(place: Path) -> dict[str, Any]:
+    """The setting that names the facts of the series, where there are any."""
+    path = place / _STATICS
+    return {"statics": str(path)} if path.exists() else {}
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 libraries.
 
 A frame (pandas, polars or Arrow) has the columns unique_id, ds and y; other numeric columns are
-covariates. What comes out is the same kind of frame, with ids and stamps as they came in and loads
-in the unit of y, and with the columns plfl, plfl-lo-80, plfl-hi-80 ... that utilsforecast evaluates
-and plots. Underneath it is a run of recipe `forecast`.
+covariates. Other frames are recognised as files are. What comes out is the same kind of frame, with
+names, ids and stamps as they came in and loads in the unit of y, and with the columns plfl,
+plfl-lo-80, plfl-hi-80 ... that utilsforecast evaluates and plots. Underneath it is a run of recipe
+`forecast`.
 """
 
 import logging
@@ -18,8 +19,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from plfl.config import UP_TO, Config, count_intervals
 from plfl.data.panel import Panel
@@ -28,26 +27,23 @@ from plfl.errors import BadInput
 from plfl.forecast.answer import LOST, MODEL, Answer
 from plfl.forecast.client_model import ClientModel
 from plfl.forecast.model_file import load_model, model_path
-from plfl.frames.fitted import RUN, Fitted, new_folder, read_facts, read_fitted, write_fitted
-from plfl.frames.frame import (
-    Frame,
-    Rows,
-    as_arrow,
-    build_frame,
-    check_columns,
-    names_of,
-    open_frame,
-    stamp_type,
-    with_column,
-    with_texts,
+from plfl.frames.fitted import (
+    RUN,
+    Fitted,
+    find_statics,
+    new_folder,
+    read_facts,
+    read_fitted,
+    write_fitted,
+    write_statics,
 )
+from plfl.frames.frame import Frame, Rows, append_future, build_frame, open_frame
 from plfl.frames.readings import Placed, Record, of_panel, place_all
 from plfl.recipes import make_recipe
 from plfl.runs.results import Result
 from plfl.runs.train import Observer, run
 
 NAME = "plfl"  # the column of the forecasts
-_STATICS = "statics.parquet"
 # Settings of a run that are not settings here, and what to do instead.
 _ELSEWHERE = {
     "recipe": "it is always forecast",
@@ -58,9 +54,6 @@ _ELSEWHERE = {
     "interval": "say freq",
     "quantiles": "say level",
     "statics": "give static_df to fit",
-    "layout": "frames are long, with a row per id and stamp",
-    "time_format": "give stamps as datetimes",
-    "decimal": "give loads as numbers",
 }
 _FREQ = re.compile(r"(\d*)(s|S|min|T|m|h|H|d|D)")
 log = logging.getLogger("plfl")
@@ -103,9 +96,7 @@ class Forecaster:
             "interval": freq and _as_duration(freq),
             "timezone": timezone,
         }
-        self.config = make_recipe(
-            "forecast", settings | own | {"quantiles": quantiles, "layout": "long"}
-        )
+        self.config = make_recipe("forecast", settings | own | {"quantiles": quantiles})
         self._given = tuple(settings)
         self._fitted: Fitted | None = None
 
@@ -153,22 +144,21 @@ class Forecaster:
 
         Arguments:
           df: columns unique_id, ds and y; other numeric columns are covariates. Times may be the
-          index, and one series needs no unique_id. static_df: a row per unique_id; a column
-          timezone says where each meter is. folder: a new folder to keep everything in; a temporary
-          one when left out. strict: refuse to start if any series cannot take part, instead of
-          leaving it out (`left_out`). observer: called after every round.
+          index, one series needs no unique_id, a column may be a meter. static_df: a row per
+          unique_id; a column timezone says where each meter is. folder: a new folder to keep
+          everything in; a temporary one when left out. strict: refuse to start if any series cannot
+          take part, instead of leaving it out (`left_out`). observer: called after every round.
         """
-        frame = open_frame(df, self.config)
         with new_folder(folder) as place:
-            config = self._reading(frame, place, static_df)
+            frame = open_frame(df, self._config_in(place, static_df))
             result = run(
-                config, data=frame.table, out=place / RUN, strict=strict, observer=observer
+                frame.config, data=frame.table, out=place / RUN, strict=strict, observer=observer
             )
-            dumped = config.model_dump(mode="json")
+            dumped = self.config.model_dump(mode="json")
             asked = {name: getattr(self, name) for name in ("h", "freq", "timezone")}
             asked |= {"level": list(self.level)}
             asked |= {"settings": {name: dumped[name] for name in self._given}}
-            write_fitted(place, frame, config, result, asked)
+            write_fitted(place, frame, result, asked)
         fitted = replace(read_fitted(place), result=result)
         if folder is None:
             weakref.finalize(fitted, shutil.rmtree, place, ignore_errors=True)
@@ -187,16 +177,17 @@ class Forecaster:
         """
         known = self._known
         places = self._columns(level)
-        frame = known.recent if df is None else open_frame(df, self.config)
-        self._check_frame(frame)
-        table = frame.table if futr_df is None else self._append(frame, futr_df)
-        config = self._reading(frame, known.folder)
+        frame = known.recent
+        if df is not None:
+            frame = open_frame(df, self._config_in(known.folder), like=known.recent)
+        self._check_ids(frame)
+        table = frame.table if futr_df is None else append_future(frame, futr_df)
         models = {client: known.model(client) for client in sorted(frame.ids)}
-        placed = place_all(table, config, next(iter(models.values())))
+        placed = place_all(table, frame.config, next(iter(models.values())))
         answers = [_forecast_series(model, placed[client]) for client, model in models.items()]
         _tell(answers)
         rows = [Rows(said.meter, said.zone, said.begins, said.energy) for said in answers]
-        return build_frame(frame, rows, places, config, known.interval)
+        return build_frame(frame, rows, places, known.interval)
 
     def cross_validation(
         self,
@@ -224,15 +215,14 @@ class Forecaster:
           not just before the first.
         """
         places = self._columns(level)
-        frame = open_frame(df, self.config)
         with tempfile.TemporaryDirectory() as name:
             place = Path(name)
-            config = self._reading(frame, place, static_df)
-            record = Record.read(frame.table, config)
+            frame = open_frame(df, self._config_in(place, static_df))
+            record = Record.read(frame.table, frame.config)
             origins, num_leads = self._cutoffs(record.whole, n_windows, step_size, h)
             rows: list[Rows] = []
             for k, group in enumerate([[origin] for origin in origins] if refit else [origins]):
-                run(config, data=record.known_at(group[0]).usable(), out=place / str(k))
+                run(frame.config, data=record.known_at(group[0]).usable(), out=place / str(k))
                 rows += _validate(place / str(k), record, group, num_leads)
             if not rows:
                 raise BadInput(
@@ -240,7 +230,7 @@ class Forecaster:
                     "give longer records",
                 )
             rows.sort(key=lambda row: row.client)
-            return build_frame(frame, rows, places, config, record.whole.interval)
+            return build_frame(frame, rows, places, record.whole.interval)
 
     def save(self, path: str | Path) -> None:
         """Copy everything that a forecast takes, and the run's own files, into a new folder."""
@@ -260,14 +250,11 @@ class Forecaster:
         found._fitted = read_fitted(folder)
         return found
 
-    def _reading(self, frame: Frame, place: Path, static_df: Any = None) -> Config:
-        """The config with how this frame is read."""
+    def _config_in(self, place: Path, static_df: Any = None) -> Config:
+        """The config with the facts of the series, which are kept in a folder."""
         if static_df is not None:
-            pq.write_table(as_arrow(static_df, self.config, "static_df"), place / _STATICS)
-        statics = str(place / _STATICS) if (place / _STATICS).exists() else None
-        names = names_of(self.config)
-        roles = {"id_column": names.id, "time_column": names.time, "load_column": names.load}
-        return self.config.model_copy(update={"statics": statics, **roles})
+            write_statics(place, static_df)
+        return self.config.model_copy(update=find_statics(place))
 
     def _columns(self, level: Sequence[float] | None) -> dict[str, int]:
         """The columns that go out, and which quantile each is."""
@@ -284,8 +271,8 @@ class Forecaster:
                 places[f"{NAME}-{side}-{each:g}"] = int(near[0])
         return places
 
-    def _check_frame(self, frame: Frame) -> None:
-        """Refuse series that have no model, and stamps of another kind than the fit's."""
+    def _check_ids(self, frame: Frame) -> None:
+        """Refuse series that have no model."""
         known = self._known.recent
         for client in [client for client in frame.ids if client not in known.ids]:
             if client in self.left_out:
@@ -299,34 +286,6 @@ class Forecaster:
                 "...)",
                 "leave it out of df, or fit anew with it",
             )
-        if frame.is_naive and not known.is_naive and self.timezone is None:
-            raise BadInput(
-                f"the stamps of df have no time zone, those of the fit have {known.stamps.tz}",
-                "give them alike, as df['ds'].dt.tz_localize(...) does, or fit with timezone=...",
-            )
-
-    def _append(self, frame: Frame, futr_df: Any) -> pa.Table:
-        """The readings, and rows without one that say the covariates of times to come."""
-        config = self.config
-        if not config.future:
-            raise BadInput(
-                "futr_df is given, and no covariate is known ahead",
-                "say which when fitting, as in Forecaster(future=['temperature']), or leave it out",
-            )
-        ahead = as_arrow(futr_df, config, "futr_df")
-        own = names_of(config)
-        check_columns(ahead, (own.id, own.time, *config.future), "futr_df")
-        if frame.is_naive != (stamp_type(ahead, config, "futr_df").tz is None):
-            raise BadInput(
-                "of the stamps of futr_df and of the readings, one has a time zone",
-                "give both alike",
-            )
-        shared = [name for name in frame.table.column_names if name in ahead.column_names]
-        names = [name for name in shared if name != own.load]
-        times = ahead[own.time].cast(frame.stamps)
-        later = with_column(with_texts(ahead.select(names), config), own.time, times)
-        parts = [with_texts(frame.table, config), later]
-        return pa.concat_tables(parts, promote_options="permissive")
 
     def _cutoffs(
         self, panel: Panel, n_windows: int, step_size: str | int | None, h: str | int | None

@@ -7,12 +7,11 @@ import numpy as np
 import pyarrow as pa
 
 from plfl.config import Config
-from plfl.data.clean import UNITS
+from plfl.data.clean import kwh_of
 from plfl.data.panel import Panel
 from plfl.data.readings import Readings, Series
 from plfl.data.sources import Asked, Loaded, check_readings, load_frame
 from plfl.data.tables.source import read_table
-from plfl.data.zones import to_utc
 from plfl.errors import BadInput
 from plfl.forecast.client_model import ClientModel
 from plfl.forecast.question import NOT_MEASURING
@@ -73,7 +72,7 @@ def place_all(table: pa.Table, config: Config, model: ClientModel) -> dict[str, 
     placed = {}
     for series in read_table(table, config).series if few else ():
         if series.id in few:
-            placed[series.id] = _place_alone(series, config, model.seconds)
+            placed[series.id] = _place_alone(series, model.seconds)
     if loaded.panel is not None:
         ids = loaded.panel.ids
         placed |= {client: of_panel(loaded.panel, row) for row, client in enumerate(ids)}
@@ -88,21 +87,23 @@ def _find_few(loaded: Loaded) -> set[str | None]:
     return {finding.client for finding in refused}
 
 
-def _place_alone(series: Series, config: Config, interval: int) -> Placed:
+def _place_alone(series: Series, interval: int) -> Placed:
     """The readings of a series that says nothing of a meter: one alone, or always the same."""
-    known = np.isfinite(series.values)
-    if not known.any():
-        raise BadInput(f"series {series.id!r} has no reading to go on from", "leave it out")
-    stamps = series.stamps[known]
-    utc = np.unique(stamps if series.stamp_zone is None else to_utc(series.stamp_zone, stamps)[0])
-    steps = np.diff(utc)
+    order = np.argsort(series.utc(), kind="stable")
+    order = order[np.isfinite(series.values[order])]
+    values = series.values[order]
+    utc = series.utc()[order]
+    steps = np.diff(np.unique(utc))
     own = int(steps.min()) if len(steps) else interval
-    begins = utc - own if config.stamps == "end" else utc
-    factor, is_power = UNITS[config.unit or "kWh"]
+    if series.is_cumulative:
+        values = np.diff(values)
+        utc = utc[: len(values)]
+    if not len(values):
+        raise BadInput(f"series {series.id!r} has no reading to go on from", "leave it out")
+    begins = utc - own if series.is_end and not series.is_cumulative else utc
     slots = (begins - begins[0]) // interval
     load = np.full(int(slots[-1]) + 1, np.nan, np.float32)
-    value = series.values[known][0]
-    load[slots] = value * factor * (interval / 3600 if is_power else interval / own)
+    load[slots] = values[0] * kwh_of(series.unit, own) * interval / own
     return Placed(load, {}, np.datetime64(int(begins[0]), "s"))
 
 

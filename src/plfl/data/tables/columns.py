@@ -3,8 +3,9 @@
 Those of a frame are opened here, of text and Parquet in modules of their own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,6 +15,9 @@ from plfl.errors import BadInput
 # How a column without a name is called, as in pandas; its number follows.
 UNNAMED = "Unnamed: "
 _BATCH_ROWS = 1 << 20
+# How Arrow names the index of a pandas frame that has no name, and how it is named here.
+_INDEX = "__index_level_0__"
+_TIME = "ds"
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Columns:
     has_header: bool = True  # whether the names of the columns stand in it
     has_mark: bool = False  # whether it begins with a byte-order mark
     encoding: str = "utf-8"
+    sample: Mapping[str, Sequence[str]] | None = None  # first cells, where they were looked at
 
     def fault(
         self,
@@ -63,6 +68,7 @@ def _open_frame(frame: object) -> Columns:
     what = "a table is a path or a pandas, polars or Arrow frame, not"
     if isinstance(frame, type):
         raise BadInput(f"{what} the class {frame.__name__}")
+    frame = _as_frame(frame)
     if hasattr(frame, "__arrow_c_stream__") and any(
         "\0" in str(name) for name in getattr(frame, "columns", ())
     ):  # polars would abort
@@ -76,7 +82,27 @@ def _open_frame(frame: object) -> Columns:
         raise fault(
             "PLF311", f"the {kind} cannot be read as columns ({reason_of(error)})"
         ) from None
+    table = _name_index(table)
     return Columns(table.schema, table.num_rows, _reader(table), "frame")
+
+
+def _as_frame(frame: Any) -> Any:
+    """A lazy frame as what it yields, a series as a frame of one column."""
+    kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
+    if kind == "polars.LazyFrame":
+        return frame.collect()
+    if kind == "pandas.Series":
+        return frame.to_frame("y" if frame.name is None else frame.name)
+    return frame
+
+
+def _name_index(table: pa.Table) -> pa.Table:
+    """The table with the times of an index that has no name as `ds`."""
+    names = table.column_names
+    is_timed = _INDEX in names and pa.types.is_timestamp(table.schema.field(_INDEX).type)
+    if not is_timed or _TIME in names:
+        return table
+    return table.rename_columns([_TIME if name == _INDEX else name for name in names])
 
 
 def _reader(table: pa.Table) -> Callable[[Sequence[str]], Iterator[pa.RecordBatch]]:

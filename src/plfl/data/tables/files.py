@@ -7,21 +7,17 @@ elsewhere. `-` is standard input.
 """
 
 import os
+import pkgutil
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from plfl.data.rules import Fault, Finding, fault
 from plfl.data.tables.archives import COMPRESSED, list_members, open_archive, unpack
-from plfl.data.tables.books import is_book, read_old_book, read_zipped_book
-from plfl.data.tables.espi import read_espi
-from plfl.data.tables.jsons import read_json
-from plfl.data.tables.nem import read_nem
-from plfl.data.tables.parquet import read_parquet
 from plfl.data.tables.part import CHUNK, Content, Part, Spool
 
 __all__ = ["Part", "open_parts"]
@@ -120,9 +116,11 @@ def _find_parts(content: Content, sheet: str | None, *, is_packed: bool) -> list
         return _read_zip(content.seekable(), sheet, is_packed)
     _refuse_unread(content, head)
     if kind == "book":
+        from plfl.data.tables.books import read_old_book
+
         return read_old_book(content.seekable(), sheet)
     if kind in _READERS:
-        return _READERS[kind](content)
+        return [pkgutil.resolve_name(_READERS[kind])(content)]
     return [Part(content.stem, content.file, content.open)]
 
 
@@ -157,6 +155,8 @@ def _refuse_unread(content: Content, head: bytes) -> None:
 
 def _read_zip(content: Content, sheet: str | None, is_packed: bool) -> list[Part]:
     archive = open_archive(content)
+    from plfl.data.tables.books import is_book, read_zipped_book
+
     if is_book(archive):
         return read_zipped_book(content, archive, sheet)
     _refuse_twice(content, is_packed)
@@ -202,9 +202,10 @@ def _tell_apart(found: list[tuple[Content, Part]]) -> Iterator[Part]:
         yield replace(part, name=name if part.name == member.stem else f"{name}-{part.name}")
 
 
-_READERS: dict[str, Callable[[Content], list[Part]]] = {
-    "parquet": lambda content: [read_parquet(content.seekable())],
-    "json": lambda content: [read_json(content)],
-    "nem": lambda content: [read_nem(content)],
-    "xml": lambda content: [read_espi(content)],
+# The readers of formats that say everything, each imported when there is such a file.
+_READERS = {
+    "parquet": "plfl.data.tables.parquet:read_parquet",
+    "json": "plfl.data.tables.jsons:read_json",
+    "nem": "plfl.data.tables.nem:read_nem",
+    "xml": "plfl.data.tables.espi:read_espi",
 }

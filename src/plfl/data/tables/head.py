@@ -38,13 +38,15 @@ class Head:
         """Look at a table."""
         names = columns.schema.names
         num = min(_MOST_CELLS, max(50, _MOST_IN_ALL // max(1, len(names))))
-        first = next(iter(columns.read(names)), None)
-        cells = {
-            name: [show(cell) for cell in first.column(name)[:num] if cell.is_valid]
-            if first is not None
-            else []
-            for name in names
-        }
+        if columns.sample is not None:
+            cells = {name: list(columns.sample[name][:num]) for name in names}
+        else:
+            first = next(iter(columns.read(names)), None)
+            shown = [first.column(name)[:num] if first is not None else [] for name in names]
+            cells = {
+                name: [show(cell) for cell in column if cell.is_valid]
+                for name, column in zip(names, shown, strict=True)
+            }
         kinds = {each.name: _kind_of(each.type, cells[each.name]) for each in columns.schema}
         return cls(columns, cells, kinds)
 

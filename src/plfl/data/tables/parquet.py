@@ -14,6 +14,7 @@ _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 def read_parquet(content: Content) -> Part:
     """The table of a Parquet file."""
+    content = content.seekable()
     try:
         with pq.ParquetFile(_source(content)) as stored:
             schema = stored.schema_arrow

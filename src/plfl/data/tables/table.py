@@ -31,6 +31,8 @@ from plfl.errors import BadInput
 
 # Meters of a wide table that are read at a time.
 _WIDE_COLUMNS = 64
+# Of these, that share an array: small ones would stay with the process when they are gone.
+_TOGETHER = 8
 _COUNT_ROWS = 1 << 20
 _FIRST_ROWS = 1 << 16
 
@@ -395,15 +397,22 @@ def _read_wide(table: _Table) -> tuple[_Table, Callable[[], Iterator[Series]]]:
     def series() -> Iterator[Series]:
         for begin in range(0, len(roles.loads), portion):
             some = roles.loads[begin : begin + portion]
-            values = np.empty((len(some), len(stamps)))
+            blocks = [np.empty((_TOGETHER, len(stamps))) for _ in some[::_TOGETHER]]
+            values = [own for block in blocks for own in block][: len(some)]
+            blocks.clear()
             for rows in read_rows(table.columns, some):
                 here = slice(rows.first, rows.first + rows.batch.num_rows)
-                for k, name in enumerate(some):
-                    values[k, here] = rows.numbers(name, table.decimal)
-            units = roles.units[begin : begin + portion]
-            for client, unit, own in zip(some, units, values, strict=True):
+                for own, name in zip(values, some, strict=True):
+                    own[here] = rows.numbers(name, table.decimal)
+            values.reverse()
+            for client, unit in zip(some, roles.units[begin : begin + portion], strict=True):
                 yield table.series(
-                    client, unit, stamps=stamps, values=own, covariates=covariates, column=client
+                    client,
+                    unit,
+                    stamps=stamps,
+                    values=values.pop(),  # and forgotten, so that not all are there twice
+                    covariates=covariates,
+                    column=client,
                 )
 
     return table, series

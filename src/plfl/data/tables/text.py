@@ -24,7 +24,7 @@ from plfl.data.tables.forms import MISSING, kind_of
 _SAMPLE_BYTES = 1 << 18
 _SAMPLE_ROWS = 1000
 # A file is read in blocks that hold many of its lines; pyarrow reads dozens of blocks ahead.
-_LEAST_BLOCK = 1 << 18
+_LEAST_BLOCK = 1 << 17
 _LARGEST_BLOCK = 1 << 23
 _LINES_IN_BLOCK = 16
 # The comma is tried last: it also stands inside numbers.
@@ -54,6 +54,7 @@ class Dialect:
     num_before: int  # lines before the first reading
     has_rows: bool
     block: int  # bytes; a line that is longer is none
+    rows: list[list[str]]  # the first ones
 
 
 def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Columns:
@@ -69,6 +70,10 @@ def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Column
         has_mark=dialect.mark == codecs.BOM_UTF8,
         has_header=dialect.has_header,
         encoding=dialect.encoding,
+        sample={
+            name: [row[k] for row in dialect.rows if k < len(row) and row[k] not in MISSING]
+            for k, name in enumerate(dialect.names)
+        },
     )
 
 
@@ -98,7 +103,10 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     has_rows = is_cut or ends[-1] > num_before
     longest = max(len(line.encode(encoding)) for line in lines)
     block = min(max(_LEAST_BLOCK, _LINES_IN_BLOCK * longest), _LARGEST_BLOCK)
-    return Dialect(encoding, mark, delimiter, tuple(names), has_header, num_before, has_rows, block)
+    first = [row for row, end in zip(rows, ends, strict=True) if end > num_before]
+    return Dialect(
+        encoding, mark, delimiter, tuple(names), has_header, num_before, has_rows, block, first
+    )
 
 
 def _find_encoding(sample: bytes, file: str) -> str:
@@ -245,6 +253,8 @@ def _stream(
         if "Empty CSV" in str(error):
             return
         raise _explain(error, wrong, dialect, file) from None
+    finally:
+        pa.default_memory_pool().release_unused()
 
 
 def _explain(
