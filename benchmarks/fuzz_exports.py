@@ -186,6 +186,14 @@ BESIDE: tuple[Callable[[Random, int], Column], ...] = (
     lambda rng, num: ("NOTES", [""] * num),
     lambda rng, num: ("Account Number", ["0000123456"] * num),
 )
+
+
+def _beside(rng: Random, num: int, marks: Marks) -> Column:
+    """A column that is no meter, with the same decimal mark."""
+    name, cells = rng.choice(BESIDE)(rng, num)
+    return name, [cell.replace(".", marks.decimal) for cell in cells]
+
+
 _REGISTERS = (
     (("Offtake Day", "Offtake Night"), ("Injection Day", "Injection Night")),
     (("import",), ("export",)),
@@ -205,7 +213,7 @@ def _single(rng: Random, marks: Marks) -> list[Column]:
     if load is LOADS[3] and len(times) == 1 and rng.random() < 0.5:
         return _at_odd_times(rng, meters, marks)
     readings = (rng.choice(load.names), marks.write(values))
-    beside = [rng.choice(BESIDE)(rng, len(values)) for _ in range(rng.choice((0, 0, 1, 3)))]
+    beside = [_beside(rng, len(values), marks) for _ in range(rng.choice((0, 0, 1, 3)))]
     return [*times, *{readings[0]: readings, **{each[0]: each for each in beside}}.values()]
 
 
@@ -230,7 +238,7 @@ def _long(rng: Random, marks: Marks) -> list[Column]:
     times = [(head, cells * num) for head, cells in rng.choice(TIMES)(rng, meters)]
     columns = [(name, ids), *times, (rng.choice(("kWh", "y", "usage")), marks.write(values))]
     if rng.random() < 0.3:
-        columns.append(rng.choice(BESIDE)(rng, len(values)))
+        columns.append(_beside(rng, len(values), marks))
     return columns
 
 
@@ -375,7 +383,7 @@ def draw_json(rng: Random) -> Export:
         lambda: {"results": records, "next": None, "count": len(records)},
         lambda: {name: [record[name] for record in records] for name in names},
         lambda: {"columns": names, "data": [list(record.values()) for record in records]},
-        lambda: {str(record[names[0]]): record[names[-1]] for record in records},
+        lambda: {f"2024-02-{k // 24 + 1:02} {k % 24}:00": k * 0.1 for k in range(240)},
         lambda: [{"id": f"m{k}", "intervals": {"values": records}} for k in range(2)],
     )
     indent = rng.choice((None, None, 1))

@@ -87,10 +87,13 @@ class _Finder:
         is_said = any(words.unit_of(name) for name in loads)
         if general and (is_said or len(general) >= len(unnamed)):
             return tuple(general)
-        chosen = loads if is_said else [name for name in known if name in (*loads, *unnamed)]
+        either = {*loads, *unnamed}
+        chosen = loads if is_said else [name for name in known if name in either]
         if not chosen:
             raise missing(self.head.columns, "y", "load_column")
-        empty = [name for name in self.numbers if name not in known and not _quantity(name)]
+        are_known = frozenset(known)
+        others = [name for name in self.numbers if name not in are_known]
+        empty = [name for name in others if not _quantity(name)]
         return (*chosen, *([] if self.has_ids else empty))
 
     def _ask(self, chosen: Sequence[str]) -> Fault:
@@ -172,9 +175,10 @@ class _Finder:
         is_named = is_beside_y and self.config.load_column is not None
         is_nixtla = self.profile is not None and self.profile.name == "nixtla"
         taken = []
+        are_loads = frozenset(loads)
         for name in self.numbers:
             quantity = _quantity(name)
-            if name in loads or (self.head.kinds[name] == "empty" and not is_nixtla):
+            if name in are_loads or (self.head.kinds[name] == "empty" and not is_nixtla):
                 continue
             is_free = is_named and (is_nixtla or quantity in ("", words.FACT))
             if quantity == "weather" or is_free:

@@ -29,8 +29,9 @@ from plfl.data.tables.statics import Statics, read_statics
 from plfl.data.tables.words import unit_of
 from plfl.errors import BadInput
 
-# Meters of a wide table that are read at a time.
+# Meters of a wide table that are read at a time, or more if these are no more values.
 _WIDE_COLUMNS = 64
+_WIDE_VALUES = 1 << 21
 # Of these, that share an array: small ones would stay with the process when they are gone.
 _TOGETHER = 8
 _COUNT_ROWS = 1 << 20
@@ -392,7 +393,8 @@ def _read_wide(table: _Table) -> tuple[_Table, Callable[[], Iterator[Series]]]:
     stamps, covariates = _read_shared(table)
     table = table.with_clock_of(stamps)
     # text is parsed once, whatever is taken from it; Parquet keeps its columns apart
-    portion = len(roles.loads) if table.columns.first_line else _WIDE_COLUMNS
+    portion = max(_WIDE_COLUMNS, _WIDE_VALUES // max(1, len(stamps)))
+    portion = len(roles.loads) if table.columns.first_line else portion
 
     def series() -> Iterator[Series]:
         for begin in range(0, len(roles.loads), portion):

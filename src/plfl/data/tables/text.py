@@ -88,7 +88,7 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     mark = next((mark for mark in _MARKS if sample.startswith(mark)), b"")
     encoding = _MARKS.get(mark) or _find_encoding(sample, file)
     text = _decode(sample, encoding, file).removeprefix("\ufeff")
-    lines = text.splitlines(keepends=True)[: -1 if is_cut else None]
+    lines = list(io.StringIO(text, newline=""))[: -1 if is_cut else None]
     if not any(line.strip() for line in lines):
         if is_cut:
             raise fault("PLF305", "its first line does not end; it is no table", file=file, line=1)
