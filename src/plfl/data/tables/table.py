@@ -332,7 +332,7 @@ def _add_registers(series: Series, registers: np.ndarray) -> Series:
     _, firsts, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     group = group.reshape(-1)
     is_known = np.isfinite(series.values)
-    total = np.bincount(group, np.where(is_known, series.values, 0), len(firsts))
+    total = np.bincount(group, np.where(is_known, series.values, 0), len(firsts)).astype(float)
     total[np.bincount(group, is_known, len(firsts)) == 0] = np.nan
     order = np.argsort(firsts)
     chosen = firsts[order]
