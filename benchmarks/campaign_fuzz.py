@@ -1361,7 +1361,7 @@ KINDS: dict[str, tuple[float, Callable[[Random, int, Path], Made]]] = {
     "export: folder": (2, make_folder),
     "export, mutated": (17, make_mutated_export),
     "workbook, mutated": (0.4, make_mutated_book),
-    "bomb": (0.5, make_bomb),
+    "bomb": (0.3, make_bomb),
 }
 SLOW = ("export: workbook", "workbook, mutated", "bomb")
 """Kinds of input: how often of 100, and how they are made."""
@@ -1388,10 +1388,11 @@ def draw_kind(rng: Random) -> str:
     return rng.choices(list(KINDS), [often for often, _ in KINDS.values()])[0]
 
 
-def try_input(seed: int, index: int, folder: Path) -> Outcome:
-    """Make an input, examine it, and judge what comes of it."""
+def try_input(seed: int, index: int, folder: Path, kind: str | None = None) -> Outcome:
+    """Make an input, examine it, and judge what comes of it; a kind may be chosen."""
     rng = Random(f"{seed} {index}")
-    kind = draw_kind(rng)
+    drawn = draw_kind(rng)
+    kind = kind or drawn
     begun = time.monotonic()
     try:
         with warnings.catch_warnings():

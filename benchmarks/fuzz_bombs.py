@@ -9,6 +9,7 @@ import datetime as dt
 import gzip
 import io
 import json
+import os
 import struct
 import zipfile
 import zlib
@@ -26,13 +27,12 @@ _MIB = 1 << 20
 _TABLE = written.write_csv(written.make_rows(48))
 
 
-def _pour(piece: bytes, num_mib: int) -> bytes:
-    """A raw deflate stream of many copies of a piece, without compressing them one by one."""
-    block = piece * (_MIB // len(piece))
+def _pour(before: bytes, piece: bytes, num_mib: int) -> bytes:
+    """A raw deflate stream that goes on with many copies of a piece, compressed once."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-    first = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)
-    last = packer.flush(zlib.Z_FINISH)
-    return first * num_mib + last
+    first = packer.compress(before) + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(piece * (_MIB // len(piece))) + packer.flush(zlib.Z_FULL_FLUSH)
+    return first + block * num_mib + packer.flush(zlib.Z_FINISH)
 
 
 @cache
@@ -60,13 +60,13 @@ def _zip_of(name: str, raw: bytes, size: int, said: int | None = None) -> bytes:
 @cache
 def bomb_in_zip() -> bytes:
     """A table that goes on for more than a GiB of empty lines."""
-    return _zip_of("bomb.csv", _pour(b"\n", 1100), 1100 * _MIB)
+    return _zip_of("bomb.csv", _pour(_TABLE, b"\n", 1100), 1100 * _MIB)
 
 
 @cache
 def lying_zip() -> bytes:
-    """A member that says it has 10 bytes and has 300 MiB."""
-    return _zip_of("lie.csv", _pour(b"a", 300), 300 * _MIB, said=10)
+    """A member that says it has 10 bytes behind its readings, and has 300 MiB."""
+    return _zip_of("lie.csv", _pour(_TABLE, b"a", 300), 300 * _MIB, said=len(_TABLE) + 10)
 
 
 @cache
@@ -143,8 +143,8 @@ def endless_line_after_rows() -> bytes:
 
 
 def endless_lines() -> bytes:
-    """Readings, and then 200 MiB of empty lines."""
-    return _flood(_TABLE, b"\n", 200)
+    """Readings, and then 64 MiB of empty lines."""
+    return _flood(_TABLE, b"\n", 64)
 
 
 def endless_delimiters() -> bytes:
@@ -163,8 +163,13 @@ def quote_in_header() -> bytes:
 
 
 def hole() -> bytes:
-    """A file that ends in zeros."""
-    return _TABLE + bytes(_MIB)
+    """Readings, and then a line of 2 GiB that is a hole in the file."""
+    return _TABLE
+
+
+def late_hole() -> bytes:
+    """Such a line, once the columns are understood."""
+    return b"time,kWh\n" + _TABLE.partition(b"\n")[2] * 400
 
 
 def many_columns(num: int = 100_000) -> bytes:
@@ -430,6 +435,7 @@ def _replace_in_zip(content: bytes, ending: str, old: bytes | None, new: bytes) 
     )
 
 
+_HOLES = (hole, late_hole)
 BOOKS = (uncomputed, far_corner, shared_bomb, bomb_in_book)
 BOMBS: dict[str, tuple[Callable[[], bytes], ...]] = {
     "bomb.zip": (
@@ -441,7 +447,7 @@ BOMBS: dict[str, tuple[Callable[[], bytes], ...]] = {
         *(endless_delimiters, endless_record),
     ),
     "bomb.csv": (
-        *(endless_quote, quote_in_header, hole, many_columns, many_short_columns),
+        *(endless_quote, quote_in_header, hole, late_hole, many_columns, many_short_columns),
         *(many_equal_columns, long_names, long_words, long_cells, long_cells_late),
         *(many_registers, many_ids, formulas_in_text, far_apart, only_marks, wide_text),
         *(records_of_nothing, far_days),
@@ -463,7 +469,13 @@ _ALL = [(name, make) for name, makes in BOMBS.items() for make in makes]
 
 def write_bomb(rng: Random, folder: Path) -> Path:
     """One of them as a file."""
-    name, make = rng.choice(_ALL)
+    return place_bomb(*rng.choice(_ALL), folder)
+
+
+def place_bomb(name: str, make: Callable[[], bytes], folder: Path) -> Path:
+    """This one."""
     path = folder / name
     path.write_bytes(make())
+    if make in _HOLES:
+        os.truncate(path, 2 << 30)
     return path

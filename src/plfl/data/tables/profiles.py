@@ -177,5 +177,5 @@ def fill_in(config: Config, profile: Profile | None, names: Sequence[str]) -> Co
         if key in says:
             patterns = (says[key],) if isinstance(says[key], str) else says[key]
             found = tuple(name for pattern in patterns for name in match(pattern, names)[:1])
-            says[key] = found[0] if len(found) == 1 else found
+            says[key] = found[0] if len(found) == 1 else found or None
     return config.model_copy(update=says) if says else config
