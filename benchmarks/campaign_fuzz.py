@@ -999,6 +999,7 @@ def mutate(rng: Random, content: bytes, *, is_text: bool) -> bytes:
                 "cell",
                 "cell",
                 "join",
+                "numbers",
             )
         )
         if kind == "flip":
@@ -1030,6 +1031,9 @@ def _spot(rng: Random, size: int, *, is_text: bool) -> int:
 
 
 def _mutate_lines(rng: Random, data: bytearray, kind: str) -> None:
+    if kind == "numbers":
+        _mutate_numbers(rng, data)
+        return
     lines = data.split(b"\n")
     a, b = rng.randrange(len(lines)), rng.randrange(len(lines))
     if kind == "swap":
@@ -1037,10 +1041,33 @@ def _mutate_lines(rng: Random, data: bytearray, kind: str) -> None:
     elif kind == "join":
         lines[a] += lines.pop(b) if a != b and len(lines) > 1 and b > a else b""
     else:
-        cells = re.split(rb"([,;\t|])", lines[a])
+        marks = next((_MARKS[start] for start in _MARKS if data.lstrip().startswith(start)), _CELL)
+        cells = re.split(marks, lines[a])
         cells[rng.randrange(len(cells))] = rng.choice(CELLS + TIMES).encode()
         lines[a] = b"".join(cells)
     data[:] = b"\n".join(lines)
+
+
+_CELL = rb"([,;\t|])"
+_MARKS = {b"<": rb"([<>])", b"{": rb"([,:{}\[\]])", b"[": rb"([,:{}\[\]])"}
+"""What separates the cells of text, by what it begins with."""
+
+
+def _mutate_numbers(rng: Random, data: bytearray) -> None:
+    """Some numbers, or all of one kind, become others."""
+    often = rng.choice((0.01, 0.1, 0.5))
+    extremes = rng.sample(EXTREMES, rng.choice((1, 1, 3)))
+
+    def change(found: re.Match[bytes]) -> bytes:
+        return rng.choice(extremes) if rng.random() < often else found[0]
+
+    data[:] = re.sub(rb"(?<![\d:/-])\d+[.,]\d+(?![\d:/-])", change, bytes(data))
+
+
+EXTREMES = (
+    *(b"1e308", b"-1e308", b"1e16", b"-5.5", b"0", b"0.0", b"", b"1e-320", b"999999", b"1.5"),
+    *(b"nan", b"1.7976931348623157e308", b"123456789012345678901234567890", b"-0.0", b"0,5"),
+)
 
 
 class Base(NamedTuple):
