@@ -33,7 +33,7 @@ from plfl.data.sources import load_source
 from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.demo import compare
-from plfl.deploy.programs.workplace import free_port
+from plfl.deploy.programs.supervise import free_port
 from plfl.federate import checkpoint
 from plfl.federate.plan import complete
 from plfl.storage import read_arrays

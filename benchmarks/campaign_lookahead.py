@@ -48,7 +48,7 @@ from plfl.data.generated import generate
 from plfl.data.sources import load_frame
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.protocol.agreement import make_agreement
-from plfl.deploy.protocol.keepsake import write_draws_secret
+from plfl.deploy.protocol.commitment import write_draws_secret
 from plfl.deploy.protocol.messages import PLAN, READY, TRAIN, Message
 from plfl.deploy.protocol.node import Node
 from plfl.deploy.protocol.policy import agreed_settings

@@ -28,7 +28,7 @@ from plfl.data.panel import Panel
 from plfl.data.sources import load_sources
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.protocol.agreement import make_agreement
-from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.clients import Terms
 from plfl.deploy.protocol.coordinator import Coordinator
 from plfl.deploy.protocol.messages import TRAIN, UPDATE, Message
 from plfl.deploy.protocol.node import Node

@@ -2,7 +2,7 @@
 
 import in_process
 from in_process import LocalWire
-from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.clients import Terms
 from plfl.deploy.protocol.coordinator import Coordinator
 from small import agree_on, consenting, tiny_config
 

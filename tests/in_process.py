@@ -14,7 +14,7 @@ from plfl.data.panel import Panel
 from plfl.data.sources import Loaded, load_frame
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.protocol import agreement, commitment, node
-from plfl.deploy.protocol.keepsake import write_draws_secret
+from plfl.deploy.protocol.commitment import write_draws_secret
 from plfl.deploy.protocol.messages import Failure, Message
 from plfl.deploy.protocol.node import Finish, Node
 from plfl.federate.client import LocalTraining

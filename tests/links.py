@@ -3,13 +3,11 @@
 import threading
 from contextlib import contextmanager
 
+from plfl.deploy.files.roster import Members
 from plfl.deploy.flower.process import environment
-from plfl.deploy.flower.server import Link
-from plfl.deploy.flower.wire import FlowerWire
-from plfl.deploy.programs.members import Members
+from plfl.deploy.flower.server import FlowerWire, Link
 from plfl.deploy.programs.server import superlink_command
-from plfl.deploy.programs.supervise import Child, keep_alive
-from plfl.deploy.programs.workplace import free_port, write_link_secret
+from plfl.deploy.programs.supervise import Child, free_port, keep_alive, write_link_secret
 
 
 @contextmanager

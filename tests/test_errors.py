@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.commands import app
-from plfl.deploy.programs.workplace import logged
+from plfl.deploy.programs.supervise import logged
 from plfl.errors import BadInput, PlainFormatter, in_python, in_shell, plain, plain_lines
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e\u2028end"

@@ -12,7 +12,7 @@ from federations import UNGUARDED, make_federation, make_nodes
 from in_process import LocalWire
 from plfl.cli.app import app
 from plfl.config import Config
-from plfl.deploy.protocol.finishing import finish
+from plfl.deploy.programs.answers import finish
 from plfl.errors import BadInput
 from plfl.federate.plan import complete
 from plfl.forecast import families

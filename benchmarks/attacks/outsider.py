@@ -41,7 +41,7 @@ import psutil
 from plfl.data.sources import load_source
 from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.programs import provision
-from plfl.deploy.programs.workplace import free_port
+from plfl.deploy.programs.supervise import free_port
 
 SOURCE, HOST = "generated:5?days=40", "127.0.0.1"
 DESCRIPTORS, IDLE, BODIES = 256, 300, 4
@@ -70,8 +70,7 @@ def answer_badly(path: Path, kind: str, phase: Path, megabytes: int) -> None:
     from plfl.deploy.flower.process import environment
     from plfl.deploy.programs.answers import make_node
     from plfl.deploy.programs.client import supernode_command
-    from plfl.deploy.programs.supervise import Child, keep_alive
-    from plfl.deploy.programs.workplace import write_link_secret
+    from plfl.deploy.programs.supervise import Child, keep_alive, write_link_secret
     from plfl.deploy.protocol.messages import TRAIN, UPDATE, Message
     from plfl.federate.processes.devices import prepare
 

@@ -96,7 +96,7 @@ BAD_INPUT = {
     "no clients": (["--data", "generated:0"], "generated:0 has no clients; ask for at least 1"),
     "unknown data": (
         ["--data", "meters.docx"],
-        "unknown data source 'meters.docx'; a source is the path of a CSV",
+        "unknown data source 'meters.docx'; a source is the path of a file",
     ),
     "data option": (
         ["--data", "generated:2?day=9"],
@@ -372,6 +372,8 @@ def test_the_command_line_is_frozen():
             ),
         ],
         "data list": ["--json"],
+        "data formats": ["--json"],
+        "data convert": ["--json", "--out", "--set"],
         "data fetch": sorted(
             [
                 "--state",

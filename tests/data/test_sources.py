@@ -46,7 +46,7 @@ def test_two_sources_with_the_same_ids_are_refused():
 def test_an_unknown_kind_is_refused_with_the_known_ones(source):
     with pytest.raises(
         BadInput,
-        match=rf"unknown data source '{source}'; a source is the path of a CSV .* generated:\.\.\.",
+        match=rf"unknown data source '{source}'; a source is the path of .* generated:\.\.\.",
     ):
         load_source(source)
 

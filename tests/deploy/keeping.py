@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plfl.deploy.protocol.keepsake import Asked, Keepsake, keep
+from plfl.deploy.protocol.commitment import Asked, Keepsake, keep
 from plfl.federate.client import ClientState
 
 NUM = 5_000

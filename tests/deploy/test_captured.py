@@ -31,9 +31,18 @@ from plfl.deploy.flower.app import to_record
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.answers import make_node
 from plfl.deploy.programs.demo import started
-from plfl.deploy.programs.workplace import free_port
-from plfl.deploy.protocol.codec import decode
-from plfl.deploy.protocol.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
+from plfl.deploy.programs.supervise import free_port
+from plfl.deploy.protocol.messages import (
+    DONE,
+    END,
+    PLAN,
+    READY,
+    REFUSAL,
+    TRAIN,
+    UPDATE,
+    Message,
+    decode,
+)
 from plfl.storage import read_arrays
 from relay import Relay
 from waiting import log_of, wait_for

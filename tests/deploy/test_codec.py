@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plfl.deploy.protocol.codec import Malformed, decode, encode
-from plfl.deploy.protocol.messages import TRAIN, Message
+from plfl.deploy.protocol.messages import TRAIN, Malformed, Message, decode, encode
 from plfl.federate.params import count_params
 
 ARRAYS = {

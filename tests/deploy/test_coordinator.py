@@ -12,7 +12,7 @@ import pytest
 from federations import ANY, SOON, make_federation, make_nodes
 from in_process import LocalWire
 from plfl.deploy.programs.demo import train_by_loop
-from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.clients import Terms
 from plfl.deploy.protocol.coordinator import Coordinator
 from plfl.deploy.protocol.messages import TRAIN, UPDATE, Failure, Message
 from plfl.deploy.protocol.policy import guard_of

@@ -13,16 +13,24 @@ import pytest
 
 from federations import ANY, make_federation
 from in_process import LocalWire, make_nodes
-from plfl.deploy.files.life import RUNNING, recorded
-from plfl.deploy.files.runs import RUN, begin_run, read_run
 from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.files.state import (
+    ENROLLED,
+    LINK,
+    LINK_SECRET,
+    RUN,
+    RUNNING,
+    STATUS,
+    TRAFFIC,
+    begin_run,
+    read_run,
+    recorded,
+)
 from plfl.deploy.programs import provision
-from plfl.deploy.programs.members import ENROLLED
-from plfl.deploy.programs.server import LINK, LinkMending, fault_of_database
-from plfl.deploy.programs.status import STATUS, TRAFFIC, read_status
-from plfl.deploy.programs.supervise import Child
-from plfl.deploy.programs.workplace import LINK_SECRET, check_files, write_link_secret
-from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.programs.server import LinkMending, fault_of_database
+from plfl.deploy.programs.status import read_status
+from plfl.deploy.programs.supervise import Child, check_files, write_link_secret
+from plfl.deploy.protocol.clients import Terms
 from plfl.deploy.protocol.messages import REFUSAL, TRAIN, UPDATE
 from plfl.errors import BadInput, Transient
 from plfl.federate import checkpoint
@@ -77,7 +85,7 @@ def start_server(pilot):
     path = pilot / "server" / "server.toml"
     settings = read_server(path)
     check_files(path)
-    LinkMending(settings.folder).look()
+    LinkMending(settings.folder / LINK).look()
     write_link_secret(settings.folder)
     read_run(settings.folder)
     checkpoint.find_newest(settings.folder)
@@ -170,7 +178,7 @@ def test_a_damaged_status_is_said_by_who_reads_it(pilot, how):
 def test_a_superlink_that_ends_again_and_again_gets_a_new_database(tmp_path, caplog):
     (tmp_path / LINK).touch()
     (tmp_path / f"{LINK}-wal").touch()
-    mending, child = LinkMending(tmp_path), Child("superlink", [], {})
+    mending, child = LinkMending(tmp_path / LINK), Child("superlink", [], {})
     child.tail.append("no such table: nodes")
     child.started_at = float("inf")
     for _ in range(2):
@@ -256,8 +264,8 @@ def test_a_damaged_file_of_a_client_is_named_with_the_way_out_or_heals(
 
 
 def test_the_state_of_a_program_is_known_although_its_file_is_damaged(pilot):
-    from plfl.deploy.files.life import read_life
-    from plfl.deploy.programs.workplace import hold
+    from plfl.deploy.files.state import read_life
+    from plfl.deploy.programs.supervise import hold
 
     folder = pilot / "server" / "state"
     (folder / "process.json").write_bytes(b"")

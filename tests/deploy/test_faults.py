@@ -17,7 +17,7 @@ import pytest
 
 from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.programs import provision
-from plfl.deploy.programs.workplace import free_port
+from plfl.deploy.programs.supervise import free_port
 from waiting import LIMIT, log_of, wait_for
 
 pytestmark = pytest.mark.e2e

@@ -7,7 +7,7 @@ import pytest
 
 from federations import UNGUARDED, make_federation, make_nodes
 from in_process import LocalWire
-from plfl.deploy.protocol.finishing import finish, own_state
+from plfl.deploy.programs.answers import finish, own_state
 from plfl.federate.federation import Federation
 from small import DEVICES, analog_config, assert_trees_close, consenting, tiny_config, uneven_panel
 
@@ -19,7 +19,7 @@ def test_a_client_ends_with_the_params_it_was_sent_and_its_own(tmp_path, server)
     coordinator.go()
     for client, node in wire.nodes.items():
         federation = Federation(node.agreed.config, node.agreed.task, None, DEVICES[:1])
-        sent = coordinator._broadcast(client)
+        sent = coordinator._request("end", client).arrays
         ends = federation.engine.full_params(own_state(node, federation, sent))
         own = node.agreed.last_state().personal
         assert_trees_close({name: np.asarray(ends[name])[0] for name in sent}, sent, 0)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from links import superlink
-from plfl.deploy.files.roster import read_file
+from plfl.deploy.files.roster import fault_of_key, read_roster
 from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.flower import server as flower_server
 from plfl.deploy.flower.app import bundle, digest_of_bundle
@@ -25,8 +25,7 @@ from plfl.deploy.programs import provision
 from plfl.deploy.programs.client import run_client
 from plfl.deploy.programs.demo import started
 from plfl.deploy.programs.front import Front
-from plfl.deploy.programs.members import fault_of_key
-from plfl.deploy.programs.workplace import free_port
+from plfl.deploy.programs.supervise import free_port
 from plfl.deploy.protocol.agreement import make_agreement
 from plfl.deploy.protocol.messages import PLAN, READY, REFUSAL, Message
 from plfl.errors import BadInput
@@ -43,7 +42,7 @@ def behind_a_front(made):
     with superlink(settings) as (port, wire):
         front = Front(
             *(settings.host, settings.port, port, settings.ca, settings.certificate, settings.key),
-            fault_of_key=lambda key: fault_of_key(read_file(settings.roster), key),
+            fault_of_key=lambda key: fault_of_key(read_roster(settings.roster), key),
         )
         front.start()
         try:

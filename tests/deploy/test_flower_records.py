@@ -13,11 +13,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.proto.runtime_pb2 import SendTaskHeartbeatResponse
 
-from plfl.deploy.flower import private
+from plfl.deploy.flower import process
 from plfl.deploy.flower.app import bundle, digest_of_bundle, from_record, sign_of_life, to_record
 from plfl.deploy.flower.process import environment
-from plfl.deploy.protocol.codec import Malformed
-from plfl.deploy.protocol.messages import UPDATE, Message
+from plfl.deploy.protocol.messages import UPDATE, Malformed, Message
 from plfl.errors import RunFailed
 
 
@@ -100,25 +99,25 @@ def test_signs_of_life_come_more_often_than_flowers_own(monkeypatch):
     module = types.ModuleType("flwr.newer")
     module.HEARTBEAT_DEFAULT_INTERVAL = 30
     monkeypatch.setitem(sys.modules, "flwr.newer", module)
-    private.beat_faster("flwr.newer")
-    assert private.HEARTBEAT == module.HEARTBEAT_DEFAULT_INTERVAL
+    process.beat_faster("flwr.newer")
+    assert process.HEARTBEAT == module.HEARTBEAT_DEFAULT_INTERVAL
 
 
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        (lambda: private.beat_faster("flwr.moved"), "flwr.moved.HEARTBEAT_DEFAULT_INTERVAL"),
-        (lambda: private.beat_faster("flwr.newer"), "flwr.newer.HEARTBEAT_DEFAULT_INTERVAL"),
-        (lambda: private.give_up_after(60.0, "flwr.newer"), "flwr.newer.pull_objects"),
-        (lambda: private.quicker(time), "the loop in flwr.newer"),
-        (lambda: private.become_serverapp(time, 1), "HttpGrid or TaskIdentity"),
+        (lambda: process.beat_faster("flwr.moved"), "flwr.moved.HEARTBEAT_DEFAULT_INTERVAL"),
+        (lambda: process.beat_faster("flwr.newer"), "flwr.newer.HEARTBEAT_DEFAULT_INTERVAL"),
+        (lambda: process.give_up_after(60.0, "flwr.newer"), "flwr.newer.pull_objects"),
+        (lambda: process.quicker(time), "the loop in flwr.newer"),
+        (lambda: process.become_serverapp(time, 1), "HttpGrid or TaskIdentity"),
     ],
 )
 def test_a_flower_that_has_moved_a_private_part_is_noticed_by_its_name(change, part, monkeypatch):
     newer = types.ModuleType("flwr.newer")
     newer.pull_objects = lambda object_ids: {}
     monkeypatch.setitem(sys.modules, "flwr.newer", newer)
-    monkeypatch.setattr(private, "_LOOP", "flwr.newer")
+    monkeypatch.setattr(process, "_LOOP", "flwr.newer")
     monkeypatch.setattr("inspect.getsource", lambda module: "while True: time.sleep(4)")
     with pytest.raises(RunFailed, match=rf"plfl knows: {part} is .*gone; pip install 'flwr~=1.41'"):
         change()

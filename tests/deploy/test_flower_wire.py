@@ -14,10 +14,9 @@ from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
-from plfl.deploy.flower import wire as flower_wire
+from plfl.deploy.flower import server as flower_wire
 from plfl.deploy.flower.app import to_record
-from plfl.deploy.flower.server import Session
-from plfl.deploy.flower.wire import FlowerWire
+from plfl.deploy.flower.server import FlowerWire, Session
 from plfl.deploy.protocol.messages import READY, REFUSAL, UPDATE, Failure, Message
 
 UPDATED = Message(UPDATE, {"round": 1}, {"w": np.float32([1, 2])})

@@ -18,10 +18,9 @@ import pytest
 
 from plfl.deploy.programs import front as front_module
 from plfl.deploy.programs import provision
+from plfl.deploy.programs.calls import GRACE, MOST_PER_KEY, MOST_STRANGERS, Guests
 from plfl.deploy.programs.front import Front
-from plfl.deploy.programs.guests import GRACE, MOST_PER_KEY, MOST_STRANGERS, Guests
-from plfl.deploy.protocol.codec import encode, largest_answer
-from plfl.deploy.protocol.messages import UPDATE, Message
+from plfl.deploy.protocol.messages import UPDATE, Message, encode, largest_answer
 from plfl.errors import BadInput
 from signed import sign
 from waiting import wait_for
@@ -108,10 +107,10 @@ def test_calls_of_clients_pass_and_are_counted(front, pilot, link):
     assert link.seen == [("/v1/fleet/push-object", body)]
     front.stop()
     counted = front.traffic["/v1/fleet/push-object"]
-    assert counted.num_requests == 1
-    assert len(body) < counted.up < len(body) + 1000
-    assert len(body) < counted.down < len(body) + 400
-    assert (counted.up - counted.heads_up, counted.down - counted.heads_down) == (
+    assert counted["num_requests"] == 1
+    assert len(body) < counted["up"] < len(body) + 1000
+    assert len(body) < counted["down"] < len(body) + 400
+    assert (counted["up"] - counted["heads_up"], counted["down"] - counted["heads_down"]) == (
         len(body),
         len(body),
     )
@@ -123,8 +122,8 @@ def test_calls_at_the_same_time_are_all_counted(front, pilot, link):
         list(pool.map(lambda _: call(front, pilot, "/v1/fleet/push-object", body), range(num)))
     front.stop()
     counted = front.traffic["/v1/fleet/push-object"]
-    assert counted.num_requests == num
-    assert min(counted.up, counted.down) > num * len(body)
+    assert counted["num_requests"] == num
+    assert min(counted["up"], counted["down"]) > num * len(body)
 
 
 @pytest.mark.parametrize(
@@ -506,9 +505,9 @@ FEW = """
 import resource, socket, sys, threading, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 from pathlib import Path
-from plfl.deploy.programs import guests
+from plfl.deploy.programs import calls
 from plfl.deploy.programs.front import Front
-guests.GRACE = 0.4  # how long 300 of them take is not what is tested
+calls.GRACE = 0.4  # how long 300 of them take is not what is tested
 pilot, port, upstream = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 files = [pilot / name for name in ("ca.crt", "server.crt", "server.key")]
 front = Front("127.0.0.1", port, upstream, *files)

@@ -11,7 +11,7 @@ import pytest
 
 from federations import make_federation, make_nodes
 from in_process import LocalWire
-from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.clients import Terms
 from plfl.deploy.protocol.messages import REFUSAL, TRAIN
 from plfl.errors import RunFailed
 from small import assert_trees_close, tiny_config, uneven_panel

@@ -23,7 +23,7 @@ from plfl.data.generated import generate
 from plfl.deploy.files.inspection import inspect
 from plfl.deploy.files.settings import FREE
 from plfl.deploy.programs.commands import app
-from plfl.deploy.programs.workplace import free_port
+from plfl.deploy.programs.supervise import free_port
 from plfl.errors import BadInput, Damaged, Interrupted, RunFailed, Transient
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -14,9 +14,9 @@ import pytest
 
 from plfl.deploy.files import certificates
 from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.files.state import LINK
 from plfl.deploy.programs import provision
-from plfl.deploy.programs.server import LINK
-from plfl.deploy.programs.workplace import free_port
+from plfl.deploy.programs.supervise import free_port
 from plfl.storage import read_arrays
 from waiting import LIMIT, log_of, wait_for
 

@@ -17,19 +17,20 @@ from pathlib import Path
 import pytest
 
 from plfl.deploy.files import certificates
+from plfl.deploy.files.roster import Members
 from plfl.deploy.files.settings import read_client, read_server
-from plfl.deploy.programs import preflight, provision, supervise, workplace
-from plfl.deploy.programs.client import Watch
+from plfl.deploy.programs import client, provision, supervise
+from plfl.deploy.programs.client import Unproven, Watch
 from plfl.deploy.programs.front import Front
-from plfl.deploy.programs.members import Members
-from plfl.deploy.programs.preflight import Unproven
 from plfl.deploy.programs.server import Renewal
-from plfl.deploy.programs.supervise import Backoff, Stop, persist
-from plfl.deploy.programs.workplace import (
+from plfl.deploy.programs.supervise import (
+    Backoff,
+    Stop,
     at_work,
     check_files,
     free_port,
     logged,
+    persist,
     write_link_secret,
 )
 from plfl.errors import BadInput, Interrupted, Transient
@@ -116,8 +117,8 @@ def test_a_client_whose_clock_is_off_goes_on_when_it_is_set(
     own, door, monkeypatch, caplog, shift, words
 ):
     door()
-    monkeypatch.setattr(preflight, "_now", lambda: time.time() + shift)
-    stop = wait_for_server(own, lambda: monkeypatch.setattr(preflight, "_now", time.time))
+    monkeypatch.setattr(client, "_now", lambda: time.time() + shift)
+    stop = wait_for_server(own, lambda: monkeypatch.setattr(client, "_now", time.time))
     assert len(stop.waits) == 3
     assert re.search(
         rf"the client's clock is \d+ {words} the server's.*; trying again in \d", caplog.text
@@ -239,7 +240,7 @@ def test_a_server_without_one_client_s_key_goes_on_with_the_others(pilot, caplog
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(Path, "mkdir"), (workplace, "_LogFile"), (os, "open")]
+    ("owner", "name"), [(Path, "mkdir"), (supervise, "_LogFile"), (os, "open")]
 )
 def test_a_start_on_a_full_disk_waits_for_room(pilot, caplog, owner, name):
     path = pilot / "clients" / "a" / "client-a.toml"
@@ -326,6 +327,6 @@ def test_who_waits_can_be_stopped():
 def test_the_roster_is_read_again_only_when_it_has_changed(pilot, monkeypatch):
     members = Members(read_server(pilot / "server" / "server.toml"))
     monkeypatch.setattr(
-        "plfl.deploy.programs.members.read_file", lambda path: pytest.fail("it has not changed")
+        "plfl.deploy.files.roster.read_roster", lambda path: pytest.fail("it has not changed")
     )
     assert members.ids() == ["a", "b"]

@@ -11,26 +11,28 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from plfl.deploy.files.life import (
+from plfl.deploy.files.new_files import closed_to_others
+from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.files.state import (
     FAILED,
     FINISHED,
     LIFE,
     NEVER,
     RUNNING,
+    STATUS,
     STOPPED,
     read_life,
     recorded,
 )
-from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.commands import app
-from plfl.deploy.programs.status import STATUS, read_status
-from plfl.deploy.programs.workplace import hold, private
+from plfl.deploy.programs.status import read_status
+from plfl.deploy.programs.supervise import hold
 from plfl.errors import BadInput, Interrupted, RunFailed
 
 HOLDING = """import sys, time
 from pathlib import Path
-from plfl.deploy.files.life import recorded
+from plfl.deploy.files.state import recorded
 from plfl.storage import locked
 folder = Path(sys.argv[1])
 with locked(folder / ".lock", "in use"), recorded(folder):
@@ -141,7 +143,7 @@ def test_status_says_how_a_server_and_a_client_stand(pilot):
 def test_new_files_are_for_their_owner_alone_whatever_the_umask(tmp_path):
     before = os.umask(0)
     try:
-        with private():
+        with closed_to_others():
             (tmp_path / "folder").mkdir()
             (tmp_path / "folder" / "file").touch()
         (tmp_path / "later").touch()

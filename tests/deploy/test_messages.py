@@ -15,7 +15,7 @@ from in_process import LocalWire, make_nodes
 from leaks import CANARY, CANARY_NAME, canary_bytes, find_chunks, plant, private_arrays
 from plfl.data.generated import generate
 from plfl.data.sources import load_frame
-from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.clients import Terms
 from plfl.deploy.protocol.coordinator import Coordinator
 from plfl.deploy.protocol.messages import (
     DONE,

@@ -19,7 +19,7 @@ import pytest
 
 from in_process import make_nodes
 from plfl.data.generated import generate
-from plfl.deploy.protocol import keepsake
+from plfl.deploy.protocol import commitment as keepsake
 from plfl.deploy.protocol.messages import DONE, END, PLAN, READY, REFUSAL, TRAIN, UPDATE, Message
 from plfl.errors import BadInput, RunFailed
 from plfl.storage import digest
@@ -186,7 +186,7 @@ def test_a_disk_that_fails_while_keeping_is_said_and_loses_nothing(
         raise OSError(number, os.strerror(number), str(tmp_path / "secret"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"plfl.deploy.protocol.keepsake.{what}", fail)
+        patch.setattr(f"plfl.deploy.protocol.commitment.{what}", fail)
         said = train(node, agreement, 4)
     assert said.facts["reason"] == f"this client cannot write or read its files: {reason}"
     assert_trees_equal(state_of(make_node(tmp_path / "bad")), states[-1])

@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plfl.deploy.programs.rounds import describe
-from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.clients import (
+    LONGEST_REST,
+    STALLED,
+    Past,
+    Terms,
+    can_close,
+    closing_time,
+    find_rests,
+    look_back,
+    pace_of,
+)
 from plfl.deploy.protocol.coordinator import Coordinator
 from plfl.deploy.protocol.messages import (
     DONE,
@@ -22,16 +32,6 @@ from plfl.deploy.protocol.messages import (
     UPDATE,
     Failure,
     Message,
-)
-from plfl.deploy.protocol.pace import (
-    LONGEST_REST,
-    STALLED,
-    Past,
-    can_close,
-    closing_time,
-    find_rests,
-    look_back,
-    pace_of,
 )
 from plfl.errors import Interrupted
 from small import agree_on, tiny_config, uneven_panel

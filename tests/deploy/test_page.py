@@ -18,10 +18,10 @@ from browsing import needs_browser, opened, requests_of, save_picture, show_url
 from federations import make_federation, make_nodes
 from in_process import LocalWire
 from plfl.deploy.files.settings import ServerSettings, read_server
+from plfl.deploy.files.state import STATUS, TRAFFIC
 from plfl.deploy.programs import rounds
-from plfl.deploy.programs.status import STATUS, TRAFFIC, describe_in_words, read_status
-from plfl.deploy.programs.status_page import make_page, served
-from plfl.deploy.programs.workplace import free_port
+from plfl.deploy.programs.status import describe_in_words, make_page, page_served, read_status
+from plfl.deploy.programs.supervise import free_port
 from plfl.deploy.protocol.messages import UPDATE
 from plfl.errors import BadInput
 from plfl.storage import write_json
@@ -156,7 +156,7 @@ def write_settings(folder, **settings):
 
 @contextmanager
 def page_of(config):
-    with served(read_server(config), config):
+    with page_served(read_server(config), config):
         yield read_server(config).page
 
 

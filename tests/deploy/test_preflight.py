@@ -14,11 +14,11 @@ import pytest
 
 from plfl.deploy.files import certificates
 from plfl.deploy.files.settings import read_client, read_server
-from plfl.deploy.programs import preflight, provision
+from plfl.deploy.programs import client, provision
 from plfl.deploy.programs.calls import GREETING, KEY_HEADER
+from plfl.deploy.programs.client import Unproven, Unreachable, check_server
 from plfl.deploy.programs.front import Front
-from plfl.deploy.programs.preflight import Unproven, Unreachable, check_server
-from plfl.deploy.programs.workplace import free_port
+from plfl.deploy.programs.supervise import free_port
 from plfl.errors import BadInput, Transient
 
 
@@ -121,7 +121,7 @@ def test_both_sides_may_be_plain(pilot, own):
 
 @pytest.mark.parametrize(("shift", "words"), [(8, "[78] s ahead of"), (-400, "40[01] s behind")])
 def test_a_clock_that_is_off(served, own, monkeypatch, caplog, shift, words):
-    monkeypatch.setattr(preflight, "_now", lambda: time.time() + shift)
+    monkeypatch.setattr(client, "_now", lambda: time.time() + shift)
     with pytest.raises(
         Transient,
         match=rf"does not let this client in now: the client's clock is {words} the .*; set it",
@@ -135,7 +135,7 @@ def test_a_clock_that_is_off(served, own, monkeypatch, caplog, shift, words):
 
 @pytest.mark.parametrize("shift", [3, -200])
 def test_a_clock_that_is_off_a_little(served, own, monkeypatch, shift):
-    monkeypatch.setattr(preflight, "_now", lambda: time.time() + shift)
+    monkeypatch.setattr(client, "_now", lambda: time.time() + shift)
     check_server(own)
 
 

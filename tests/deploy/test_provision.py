@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plfl.deploy.files import inspection
+from plfl.deploy.files import roster as roster_files
 from plfl.deploy.files.inspection import inspect
-from plfl.deploy.files.roster import FILE, read_file
 from plfl.deploy.files.settings import read_client, read_policy, read_server
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.provision import add_client, init, renew_server, revoke_client
@@ -64,7 +64,7 @@ def other(tmp_path_factory):
 
 
 def read_roster(server: Path):
-    return read_file(server / FILE)
+    return roster_files.read_roster(server / "roster.json")
 
 
 def content_of(folder: Path) -> dict[str, bytes]:

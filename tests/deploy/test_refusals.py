@@ -13,17 +13,16 @@ from pathlib import Path
 import pytest
 
 from links import superlink
-from plfl.deploy.files.roster import read_file
+from plfl.deploy.files.roster import fault_of_key, read_roster
 from plfl.deploy.files.settings import read_client, read_server
 from plfl.deploy.flower.process import environment
-from plfl.deploy.flower.wire import FlowerWire
+from plfl.deploy.flower.server import FlowerWire
 from plfl.deploy.programs import client as client_role
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.client import run_client, supernode_command
 from plfl.deploy.programs.demo import started
 from plfl.deploy.programs.front import Front
-from plfl.deploy.programs.members import fault_of_key
-from plfl.deploy.programs.workplace import free_port, write_link_secret
+from plfl.deploy.programs.supervise import free_port, write_link_secret
 from plfl.errors import BadInput
 from waiting import LIMIT, log_of, wait_for
 
@@ -59,7 +58,7 @@ def fronted(settings, upstream, certificate, key, host="127.0.0.1"):
     """A front before a SuperLink, on a port of its own."""
     front = Front(
         *(host, free_port(), upstream, settings.ca, certificate, key),
-        fault_of_key=lambda public: fault_of_key(read_file(settings.roster), public),
+        fault_of_key=lambda public: fault_of_key(read_roster(settings.roster), public),
     )
     front.start()
     try:

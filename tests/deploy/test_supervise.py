@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from plfl.deploy.programs import supervise
-from plfl.deploy.programs.supervise import Child, keep_alive
-from plfl.deploy.programs.workplace import logged
+from plfl.deploy.programs.supervise import Child, keep_alive, logged
 from plfl.errors import BadInput, RunFailed
 
 SETUP = (

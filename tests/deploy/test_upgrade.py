@@ -9,12 +9,12 @@ import pytest
 
 from federations import make_nodes
 from in_process import LocalWire
-from plfl.deploy.files.runs import begin_run, read_run
 from plfl.deploy.files.settings import read_server
+from plfl.deploy.files.state import begin_run, read_run
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.rounds import first_params, name_run
 from plfl.deploy.protocol import agreement, coordinator
-from plfl.deploy.protocol.attendance import Terms
+from plfl.deploy.protocol.clients import Terms
 from plfl.deploy.protocol.coordinator import Coordinator
 from plfl.errors import BadInput, Damaged
 from plfl.federate.checkpoint import load_shared
@@ -97,7 +97,7 @@ def test_a_run_without_init_begins_from_nothing_at_the_clients_too(old, monkeypa
 
 
 def test_personal_layers_that_do_not_fit_begin_anew_and_the_others_go_on(old, monkeypatch):
-    from plfl.deploy.protocol.keepsake import recall_personal
+    from plfl.deploy.protocol.commitment import recall_personal
 
     _, _, top, _, personal = old
     [client, *_] = personal

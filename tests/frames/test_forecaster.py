@@ -29,7 +29,7 @@ TINY = {
     "batch": 8,
     "timezone": "UTC",
 }
-NAIVE = r"PLF101 naive timestamps: .*; say where the meters are: timezone='America/Chicago'"
+NAIVE = r"PLF101 naive timestamps: .*; say where the meters are: timezone='"
 COLUMNS = ["unique_id", "ds", "plfl", "plfl-lo-80", "plfl-hi-80", "plfl-lo-90", "plfl-hi-90"]
 
 
@@ -368,7 +368,7 @@ BAD_FRAMES = {
     ),
     "two units": (
         lambda df: df.set_index("ds").y.rename("a_kWh").to_frame().assign(b_Wh=1.0),
-        "df has readings in Wh and kWh; give one unit",
+        "df has readings in Wh and kWh; give them in one unit",
     ),
     "text loads": (lambda df: df.assign(y="3"), "PLF311"),
     "a path": (

@@ -7,7 +7,7 @@ import pytest
 
 from plfl.config import Config
 from plfl.errors import BadInput
-from plfl.frames.frame import Rows, build_frame, open_frame
+from plfl.frames.frame import Rows, append_future, build_frame, open_frame
 
 TIMES = pd.date_range("2018-02-01", "2018-04-01", freq="h", inclusive="left")
 
@@ -80,7 +80,9 @@ def test_a_frame_is_read_like_the_one_before_where_it_says_nothing():
 def test_what_tells_one_series_apart_from_another_is_asked_for():
     df = readings().drop(columns="unique_id")
     twice = pd.concat([df.assign(place="east"), df.assign(place="west")])
-    with pytest.raises(BadInput, match=r"column 'place' could tell meters apart; say id_column="):
+    with pytest.raises(
+        BadInput, match=r"column 'place' could tell meters apart; .*id_column='place'"
+    ):
         open_in_chicago(twice)
 
 
@@ -100,3 +102,27 @@ def test_date_and_time_in_two_columns_are_joined():
         df.assign(date=days, time=df.ds.dt.strftime("%H:%M")).drop(columns="ds")
     )
     assert frame.table["ds"].to_pylist() == df.ds.to_list()
+
+
+def test_times_to_come_of_one_series_need_no_id():
+    series = readings(temperature=3.0).drop(columns="unique_id").set_index("ds")
+    frame = open_in_chicago(series, future=["temperature"])
+    later = TIMES[-2:] + pd.Timedelta("2h")
+    found = append_future(frame, pd.DataFrame({"temperature": [1.0, 2.0]}, index=later))
+    assert found.num_rows == len(series) + 2
+    assert found.slice(len(series)).to_pydict() == {
+        "unique_id": ["meter", "meter"],
+        "ds": later.to_list(),
+        "y": [None, None],
+        "temperature": [1.0, 2.0],
+    }
+    with pytest.raises(BadInput, match=r"column 'ds' of futr_df is of type .*; datetimes are"):
+        append_future(frame, pd.DataFrame({"ds": ["soon"], "temperature": [1.0]}))
+
+
+def test_the_one_series_is_called_as_a_setting_says():
+    series = readings().set_index("ds").y
+    assert list(open_in_chicago(series).ids) == ["meter"]
+    frame = open_in_chicago(series, meter="kitchen")
+    assert list(frame.ids) == ["kitchen"]
+    assert open_frame(frame.table, frame.config).config == frame.config

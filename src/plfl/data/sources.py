@@ -148,6 +148,8 @@ def _find_tables(name: str) -> list[str] | None:
     """The files that a name means: its own, those of a folder, those that fit a pattern; None if it
     means nothing.
     """
+    if not name:
+        return None
     path = Path(name)
     try:
         if path.is_file() or name == "-":

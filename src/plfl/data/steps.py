@@ -65,7 +65,15 @@ def find_durations(lengths: np.ndarray, *, is_end: bool) -> np.ndarray:
 def find_phase(begins: np.ndarray, interval: int) -> tuple[int, np.ndarray]:
     """Where the grid begins (seconds modulo the interval), and how far each begin is beside it."""
     residues = begins % interval
-    common = int(np.bincount(residues).argmax()) if interval <= DAY else int(residues[0])
+    counts = np.bincount(residues) if interval <= DAY else np.ones(1)
+    common = int(counts.argmax()) if interval <= DAY else int(residues[0])
     full = (common + 30) // 60 * 60  # 00:14:59 means 00:15
-    deviation = (begins - full + interval // 2) % interval - interval // 2
-    return full % interval, deviation
+    if 2 * counts.max() < len(begins):  # none is usual: then full intervals are meant, if they fit
+        around = _beside(begins, 0, interval)
+        full = full if np.abs(around).max() > JITTER * interval else 0
+    return full % interval, _beside(begins, full, interval)
+
+
+def _beside(begins: np.ndarray, phase: int, interval: int) -> np.ndarray:
+    """Seconds from the nearest begin of a grid."""
+    return np.asarray((begins - phase + interval // 2) % interval - interval // 2)

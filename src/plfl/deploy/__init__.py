@@ -1,1 +1,3 @@
-"""The same round over a real network. Flower's words stay in here."""
+"""The round over a real network: `files` on each machine, the `protocol` that server and clients
+speak, `flower` that carries it, and the `programs` that people start.
+"""

@@ -55,6 +55,7 @@ _ELSEWHERE = {
     "quantiles": "say level",
     "statics": "give static_df to fit",
 }
+_ARGUMENTS = ("h", "freq", "level", "timezone")
 _FREQ = re.compile(r"(\d*)(s|S|min|T|m|h|H|d|D)")
 log = logging.getLogger("plfl")
 
@@ -154,11 +155,9 @@ class Forecaster:
             result = run(
                 frame.config, data=frame.table, out=place / RUN, strict=strict, observer=observer
             )
-            dumped = self.config.model_dump(mode="json")
-            asked = {name: getattr(self, name) for name in ("h", "freq", "timezone")}
-            asked |= {"level": list(self.level)}
-            asked |= {"settings": {name: dumped[name] for name in self._given}}
-            write_fitted(place, frame, result, asked)
+            asked = {name: getattr(self, name) for name in _ARGUMENTS}
+            given = self.config.model_dump(mode="json", include=set(self._given))
+            write_fitted(place, frame, result, asked | {"settings": given})
         fitted = replace(read_fitted(place), result=result)
         if folder is None:
             weakref.finalize(fitted, shutil.rmtree, place, ignore_errors=True)
@@ -245,7 +244,7 @@ class Forecaster:
         """The Forecaster that was saved in, or fitted into, a folder."""
         folder = Path(path).absolute()
         facts = read_facts(folder)
-        own = {name: facts[name] for name in ("h", "freq", "level", "timezone")}
+        own = {name: facts[name] for name in _ARGUMENTS}
         found = cls(**own, **facts["settings"])
         found._fitted = read_fitted(folder)
         return found

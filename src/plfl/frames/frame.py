@@ -7,7 +7,8 @@ reader's rows become one. Either way a frame ends with a config that leaves noth
 its last readings alone are read as all of them were.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 
 from plfl.config import Config
 from plfl.data.clean import kwh_of
-from plfl.data.readings import Readings
+from plfl.data.readings import Readings, Series
 from plfl.data.tables.columns import Columns
 from plfl.data.tables.columns import open_frame as open_columns
 from plfl.data.tables.roles import Roles, find_roles
@@ -30,7 +31,7 @@ _ALONE = "meter"
 # What a table with a row per id and stamp leaves nothing to say about.
 _LONG = {
     "layout": "long", "format": None, "time_format": None, "register_column": None,
-    "registers": None, "net": False,
+    "registers": None, "net": False, "meter": None,
 }  # fmt: skip
 
 
@@ -88,19 +89,19 @@ class Rows(NamedTuple):
 
 def open_frame(df: Any, config: Config, like: Frame | None = None) -> Frame:
     """A frame that the reader of tables can read; what nothing says of it is as in another."""
-    columns = _open(df, "df")
-    config = config.model_copy(update={"meter": config.meter or _ALONE})
+    columns = replace(_open(df, "df"), name=_ALONE)
     roles = find_roles(columns, config)
     if like is not None:
         config = config.model_copy(update=_left_open(roles, like))
     readings = read_columns(columns, config)
-    if _is_long(columns, roles):
-        table = _as_arrow(columns)
-        names = Names(roles.ids[0], roles.time[0], roles.loads[0])
-    else:
-        names = _name(roles)
-        table = _as_long(readings, names, columns.schema.field(roles.time[0]).type)
+    names = _name(roles)
+    time = columns.schema.field(roles.time[0]).type
+    is_long = _is_long(roles) and pa.types.is_timestamp(time)
+    table = _as_arrow(columns) if is_long else _as_long(readings, names, time)
     settled = {**_LONG, **_settle(readings.series), "covariates": readings.covariate_names}
+    # A register says what was counted until then.
+    is_end = readings.understood[0].is_end or settled["cumulative"]
+    settled |= {"stamps": "end" if is_end else "start"}
     settled |= {"id_column": names.id, "time_column": names.time, "load_column": names.load}
     kind = type(df).__module__.partition(".")[0]
     return Frame.of(table, roles.config.model_copy(update=settled), kind)
@@ -122,25 +123,18 @@ def _left_open(roles: Roles, like: Frame) -> dict[str, Any]:
     return {name: getattr(like.config, name) for name in names if getattr(said, name) is None}
 
 
-def _is_long(columns: Columns, roles: Roles) -> bool:
-    """Whether a row is one reading of one id at one time."""
-    config = roles.config
-    is_one = len(roles.ids) == len(roles.time) == len(roles.loads) == 1
-    is_timed = pa.types.is_timestamp(columns.schema.field(roles.time[0]).type)
-    is_plain = config.layout == "long" and not (config.register_column or roles.returned)
-    return is_one and is_timed and is_plain
-
-
 def _name(roles: Roles) -> Names:
-    """Names for a long table of the reader's rows: the frame's own where it has one."""
-    names = Names()
-    if len(roles.ids) == 1:
-        names = names._replace(id=roles.ids[0])
-    if len(roles.time) == 1:
-        names = names._replace(time=roles.time[0])
-    if len(roles.loads) == 1 and not roles.is_wide:
-        names = names._replace(load=roles.loads[0])
-    return names
+    """The frame's own names of its columns, where it has one of each."""
+    loads = () if roles.is_wide else roles.loads
+    own = zip(Names._fields, (roles.ids, roles.time, loads), strict=True)
+    return Names(**{role: columns[0] for role, columns in own if len(columns) == 1})
+
+
+def _is_long(roles: Roles) -> bool:
+    """Whether a row is one reading of one id at one time."""
+    is_one = len(roles.ids) == len(roles.time) == len(roles.loads) == 1
+    is_split = bool(roles.config.register_column or roles.returned)
+    return is_one and roles.config.layout == "long" and not is_split
 
 
 def _as_long(readings: Readings, names: Names, time: pa.DataType) -> pa.Table:
@@ -162,24 +156,16 @@ def _as_long(readings: Readings, names: Names, time: pa.DataType) -> pa.Table:
     return pa.table(columns | {name: np.ascontiguousarray(column) for name, column in beside})
 
 
-def _settle(readings: Any) -> dict[str, Any]:
+def _settle(readings: Iterable[Series]) -> dict[str, Any]:
     """What the reader found out, for all series or, where they differ, for none."""
-    clocks = set()
-    meanings = set()
-    for series in readings:
-        clocks.add(series.stamp_zone)
-        meanings.add((series.unit, series.is_end, series.is_counter(series.utc())))
-    units = {unit for unit, *_ in meanings}
+    found = [(each.stamp_zone, each.unit, each.is_counter(each.utc())) for each in readings]
+    zones, units, counters = (sorted(set(each), key=str) for each in zip(*found, strict=True))
     if len(units) > 1:
-        raise BadInput(f"df has readings in {' and '.join(sorted(units))}", "give one unit")
-    counters = {is_counter for *_, is_counter in meanings}
-    # A register says what was counted until then.
-    is_end = all(is_end or is_counter for _, is_end, is_counter in meanings)
+        raise BadInput(f"df has readings in {' and '.join(units)}", "give them in one unit")
     return {
-        "unit": units.pop(),
-        "stamps": "end" if is_end else "start",
-        "cumulative": counters.pop() if len(counters) == 1 else None,
-        "stamp_timezone": clocks.pop() if len(clocks) == 1 else None,
+        "unit": units[0],
+        "cumulative": counters[0] if len(counters) == 1 else None,
+        "stamp_timezone": zones[0] if len(zones) == 1 else None,
     }
 
 

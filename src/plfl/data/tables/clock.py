@@ -264,7 +264,9 @@ def make_clock(
 def _example_zone(roles: Roles) -> str:
     """Where such meters are, or this machine is."""
     own = str(Path("/etc/localtime").resolve()).partition("zoneinfo/")[2]
-    return (roles.profile and roles.profile.zone) or (own if "/" in own else "America/Chicago")
+    return (roles.profile and roles.profile.zone) or (
+        own if own.count("/") == 1 and "Etc" not in own else "America/Chicago"
+    )
 
 
 def _zone_of(kind: pa.DataType) -> str | None:

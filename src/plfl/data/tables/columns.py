@@ -78,7 +78,7 @@ def _open_frame(frame: object) -> Columns:
         table = frame if isinstance(frame, pa.Table) else pa.table(frame)
     except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
-        if not isinstance(error, pa.ArrowException) and not hasattr(type(frame), "columns"):
+        if not hasattr(type(frame), "columns"):
             raise BadInput(f"{what} a {kind}") from None
         raise fault(
             "PLF311", f"the {kind} cannot be read as columns ({reason_of(error)})"

@@ -172,7 +172,7 @@ class _Finder:
         named = as_tuple(self.config.id_column)
         if named:
             return list(named)
-        if self.config.layout == "wide" or self.config.meter is not None:
+        if self.config.layout == "wide":
             return []
         taken = (*used, *as_tuple(self.config.load_column))
         free = [
@@ -182,6 +182,8 @@ class _Finder:
         ]
         if "unique_id" in free:
             return ["unique_id"]
+        if self.config.meter is not None:
+            return []
         likely = [name for name in free if self._could_be_ids(name)]
         if likely:
             return [self._most_telling(likely)]

@@ -3,12 +3,11 @@
 import ipaddress
 import re
 
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 
 MAX_ID = 200  # characters of a client's id
 OFF = "off"  # stands in server.toml for a page that is not shown
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
-_LONGEST_SHOWN = 80
 _ANY_HOST = (
     "write the name or address by which clients reach the server, such as fl.example.org or "
     "192.0.2.7"
@@ -19,27 +18,23 @@ def check_id(client: object) -> str:
     """The id, if it can be one: any text that is not blank, and not longer than `MAX_ID`."""
     if not isinstance(client, str):
         raise BadInput(f"a client's id is a text such as house-7, not {client!r}")
-    if not client.strip():
-        raise BadInput(
-            f"a client's id must not be empty or blank, as {client!r} is",
-            "write one such as house-7",
-        )
-    if len(client) > MAX_ID:
-        raise BadInput(
-            f"the id {client[:20]!r}... has {len(client)} characters", f"{MAX_ID} are allowed"
-        )
-    if not is_unicode(client):
-        raise BadInput(f"the id {client!r} is not valid Unicode", "write it as UTF-8")
+    require(
+        client.strip(),
+        f"a client's id must not be empty or blank, as {client!r} is",
+        "write one such as house-7",
+    )
+    require(
+        len(client) <= MAX_ID,
+        f"the id {client[:20]!r}... has {len(client)} characters",
+        f"{MAX_ID} are allowed",
+    )
+    require(is_unicode(client), f"the id {client!r} is not valid Unicode", "write it as UTF-8")
     return client
 
 
 def is_unicode(text: str) -> bool:
     """Whether a text can be written as UTF-8; bytes of a command line may not be."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.encode(errors="ignore").decode() == text
 
 
 def check_host(host: object) -> str:
@@ -49,16 +44,21 @@ def check_host(host: object) -> str:
     if not isinstance(host, str) or not host:
         raise BadInput(f"host = {host!r} is no host", _ANY_HOST)
     address = _parse_ip(host)
-    if address is not None and (address.is_unspecified or address.is_multicast):
-        raise BadInput(f"host = {host!r} is an address that nobody can connect to", _ANY_HOST)
-    if not host.isascii():
-        raise BadInput(
-            f"host = {host!r} has letters beyond ASCII", "write the name as DNS has it (xn--...)"
-        )
-    if address is None and not _is_dns_name(host):
-        raise BadInput(
-            f"host = {host[:_LONGEST_SHOWN]!r} is neither a DNS name nor an IP address", _ANY_HOST
-        )
+    require(
+        address is None or not (address.is_unspecified or address.is_multicast),
+        f"host = {host!r} is an address that nobody can connect to",
+        _ANY_HOST,
+    )
+    require(
+        host.isascii(),
+        f"host = {host!r} has letters beyond ASCII",
+        "write the name as DNS has it (xn--...)",
+    )
+    require(
+        address is not None or _is_dns_name(host),
+        f"host = {host[:80]!r} is neither a DNS name nor an IP address",
+        _ANY_HOST,
+    )
     return host
 
 
@@ -110,10 +110,8 @@ def check_address(address: object) -> str:
 
 def check_page(page: object) -> str:
     """An address to show a page at, or `OFF`."""
-    if page == OFF:
-        return OFF
     try:
-        return check_address(page)
+        return OFF if page == OFF else check_address(page)
     except BadInput as error:
         raise BadInput(f"page = {page!r}: {error}", f"or write page = {OFF!r}") from None
 
@@ -123,11 +121,11 @@ def check_listen(address: object) -> str:
     if address == "":
         return ""
     host, port = parse_address(address)
-    if _parse_ip(host) is None:
-        raise BadInput(
-            f"{address!r} has no IP address",
-            f"write one of this machine's, such as 10.0.0.7:{port}",
-        )
+    require(
+        _parse_ip(host),
+        f"{address!r} has no IP address",
+        f"write one of this machine's, such as 10.0.0.7:{port}",
+    )
     return join_address(host, port)
 
 

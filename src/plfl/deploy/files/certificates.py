@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 
 try:
     from cryptography import x509
@@ -33,8 +33,6 @@ except ImportError:
 AUTHORITY_DAYS = 3652  # ten years
 # In every server's certificate, for clients on the same machine.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-# Certificates begin this much earlier, for clients whose clocks are behind.
-_BACKDATED = timedelta(hours=1)
 
 
 class Pair(NamedTuple):
@@ -44,26 +42,13 @@ class Pair(NamedTuple):
     certificate: bytes
 
 
-class NodeKey(NamedTuple):
-    """A client's key in OpenSSH's format."""
-
-    private: bytes
-    public: bytes
-
-
 def make_authority(federation: str, now: datetime) -> Pair:
     """A new authority, which can sign the certificates of servers and nothing else."""
     key = ec.generate_private_key(ec.SECP384R1())
-    name = _name(
-        f"plfl {federation[:40]} {secrets.token_hex(4)}"
-    )  # two authorities must never be mistaken
-    certificate = (
-        _builder(name, name, key.public_key(), now, timedelta(days=AUTHORITY_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(is_authority=True), critical=True)
-        .sign(key, hashes.SHA384())
-    )
-    return Pair(_private_pem(key), certificate.public_bytes(serialization.Encoding.PEM))
+    # With digits of its own: two authorities must never be mistaken.
+    name = _name(f"plfl {federation[:40]} {secrets.token_hex(4)}")
+    builder = _builder(name, name, key, now, AUTHORITY_DAYS, is_authority=True)
+    return _pair(key, builder.sign(key, hashes.SHA384()))
 
 
 def issue(authority: Pair, hosts: Sequence[str], now: datetime, valid_days: int) -> Pair:
@@ -73,28 +58,28 @@ def issue(authority: Pair, hosts: Sequence[str], now: datetime, valid_days: int)
     key = ec.generate_private_key(ec.SECP256R1())
     names = tuple(dict.fromkeys([*hosts, *LOOPBACK]))
     subject = _name(names[0] if len(names[0]) <= 64 else "plfl server")
+    above = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     certificate = (
-        _builder(subject, issuer.subject, key.public_key(), now, timedelta(days=valid_days))
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(is_authority=False), critical=True)
+        _builder(subject, issuer.subject, key, now, valid_days, is_authority=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(
             x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False
         )
-        .add_extension(_authority_identifier(issuer), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(above), critical=False
+        )
         .sign(signer, hashes.SHA384())
     )
-    return Pair(_private_pem(key), certificate.public_bytes(serialization.Encoding.PEM))
+    return _pair(key, certificate)
 
 
-def make_node_key() -> NodeKey:
-    """A new key for a client: ECDSA on P-384."""
-    private = ec.generate_private_key(ec.SECP384R1()).private_bytes(
+def make_node_key() -> bytes:
+    """A new private key for a client, in OpenSSH's format: ECDSA on P-384."""
+    return ec.generate_private_key(ec.SECP384R1()).private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.OpenSSH,
         serialization.NoEncryption(),
     )
-    return NodeKey(private, public_of(private))
 
 
 def public_of(private: bytes) -> bytes:
@@ -120,8 +105,7 @@ def fingerprint(public: bytes) -> str:
 def fingerprint_of_pem(public: bytes) -> str:
     """The same of a public key in PEM, as Flower carries it."""
     try:
-        key = serialization.load_pem_public_key(public)
-        return fingerprint(_in_openssh(key))
+        return fingerprint(_in_openssh(serialization.load_pem_public_key(public)))
     except (ValueError, UnsupportedAlgorithm) as error:
         raise BadInput(f"this is no public key in PEM ({error})") from None
 
@@ -169,7 +153,7 @@ def belongs(key: bytes, certificate: x509.Certificate) -> bool:
         private = serialization.load_pem_private_key(key, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         return False
-    return _spki(private.public_key()) == _spki(certificate.public_key())
+    return private.public_key() == certificate.public_key()
 
 
 def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
@@ -195,58 +179,37 @@ def _load_authority(authority: Pair) -> tuple[ec.EllipticCurvePrivateKey, x509.C
         issuer = x509.load_pem_x509_certificate(authority.certificate)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a passphrase
         raise BadInput("ca/ca.key or ca/ca.crt is damaged", "restore both from a copy") from None
-    if not isinstance(signer, ec.EllipticCurvePrivateKey) or _spki(signer.public_key()) != _spki(
-        issuer.public_key()
-    ):
+    if not isinstance(signer, ec.EllipticCurvePrivateKey) or not belongs(authority.key, issuer):
         raise BadInput("ca/ca.key does not belong to ca/ca.crt", "restore both from a copy")
     return signer, issuer
 
 
 def _check_days(valid_days: object, issuer: x509.Certificate, now: datetime) -> None:
     left = (issuer.not_valid_after_utc - now).days
-    if left < 1:
-        raise BadInput(
-            f"the authority's certificate ends on {issuer.not_valid_after_utc:%Y-%m-%d}, so it "
-            "signs no more",
-            "make a new federation with plfl federation init",
-        )
-    if (
-        isinstance(valid_days, bool)
-        or not isinstance(valid_days, int)
-        or not 1 <= valid_days <= left
-    ):
-        raise BadInput(
-            f"valid_days = {valid_days!r}: write a number of days from 1 to {left}, when the "
-            "authority's own ends"
-        )
+    require(
+        left >= 1,
+        f"the authority's certificate ends on {issuer.not_valid_after_utc:%Y-%m-%d}, so it "
+        "signs no more",
+        "make a new federation with plfl federation init",
+    )
+    require(
+        type(valid_days) is int and 1 <= valid_days <= left,
+        f"valid_days = {valid_days!r}: write a number of days from 1 to {left}, when the "
+        "authority's own ends",
+    )
 
 
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
+    key: ec.EllipticCurvePrivateKey,
     now: datetime,
-    length: timedelta,
+    valid_days: int,
+    *,
+    is_authority: bool,
 ) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BACKDATED)
-        .not_valid_after(now + length)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    )
-
-
-def _authority_identifier(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    own = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
-
-
-def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+    public = key.public_key()
+    usage = x509.KeyUsage(
         digital_signature=not is_authority,
         key_cert_sign=is_authority,
         crl_sign=is_authority,
@@ -256,6 +219,19 @@ def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
         key_agreement=False,
         encipher_only=False,
         decipher_only=False,
+    )
+    constraints = x509.BasicConstraints(is_authority, 0 if is_authority else None)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))  # for clients whose clocks are behind
+        .not_valid_after(now + timedelta(days=valid_days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(constraints, critical=True)
+        .add_extension(usage, critical=True)
     )
 
 
@@ -270,14 +246,12 @@ def _general_name(host: str) -> x509.DNSName | x509.IPAddress:
         return x509.DNSName(host)
 
 
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+def _pair(key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> Pair:
+    return Pair(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+        certificate.public_bytes(serialization.Encoding.PEM),
     )
-
-
-def _spki(key: object) -> bytes:
-    public: bytes = key.public_bytes(  # type: ignore[attr-defined]
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    return public

@@ -15,8 +15,7 @@ from typing import NamedTuple, TypeVar
 from cryptography import x509
 
 from plfl.deploy.files import certificates
-from plfl.deploy.files.roster import Member, Roster, read_file
-from plfl.deploy.files.runs import COUNT_FILE, SECRET_FILE, parse_counts, read_run
+from plfl.deploy.files.roster import Member, Roster, read_roster
 from plfl.deploy.files.settings import (
     ClientSettings,
     ServerSettings,
@@ -24,6 +23,7 @@ from plfl.deploy.files.settings import (
     read_policy,
     read_server,
 )
+from plfl.deploy.files.state import COUNT_FILE, SECRET_FILE, parse_counts, read_run
 from plfl.errors import BadInput, Damaged
 from plfl.storage import safe_name
 
@@ -72,8 +72,7 @@ class Findings(list[Problem]):
 
 
 class _Server(NamedTuple):
-    """What a server's folder holds, as far as it can be read."""
-
+    # What a server's folder holds, as far as it can be read.
     settings: ServerSettings | None = None
     certificate: x509.Certificate | None = None
     roster: Roster | None = None
@@ -88,11 +87,12 @@ def inspect(folder: str | Path) -> list[Problem]:
     if (place / "server" / "server.toml").exists():
         _check_federation(found, place)
     elif (place / "server.toml").exists():
-        renew = (
+        _check_server(
+            found,
+            place / "server.toml",
             "run plfl federation renew-server in the operator's folder, and copy server.crt and "
-            "server.key here"
+            "server.key here",
         )
-        _check_server(found, place / "server.toml", renew)
     elif files := sorted(place.glob("client-*.toml")):
         for file in files:
             _check_client(found, file)
@@ -117,8 +117,11 @@ def _check_federation(found: Findings, place: Path) -> None:
         authority and content and not certificates.belongs(content, authority),
         f"{key} does not belong to {path}; restore both from a copy",
     )
-    renew = f"run plfl federation renew-server {shlex.quote(str(place))}"
-    server = _check_server(found, place / "server" / "server.toml", renew)
+    server = _check_server(
+        found,
+        place / "server" / "server.toml",
+        f"run plfl federation renew-server {shlex.quote(str(place))}",
+    )
     if server.settings:
         _check_copy(found, server.settings.ca, path)
     if server.roster:
@@ -130,17 +133,17 @@ def _check_federation(found: Findings, place: Path) -> None:
 def _check_home(
     found: Findings, home: Path, member: Member | None, server: _Server, authority: Path
 ) -> None:
-    """Whether a client's folder, if the operator still has it, fits the roster and the server's
-    certificate.
-    """
-    if member is None:
-        place = shlex.quote(str(home.parents[1]))
-        fix = f"give plfl federation add-client {place} with its id again, or remove it"
-        message = f"{home} is not on the roster: was add-client interrupted? {fix}"
-        found.append(Problem(False, message))
+    # Whether a client's folder, if the operator still has it, fits the roster and the server's
+    # certificate.
+    found.warn_if(
+        member is None,
+        f"{home} is not on the roster: was add-client interrupted? give plfl federation add-client "
+        f"{shlex.quote(str(home.parents[1]))} with its id again, or remove it",
+    )
+    if member is None or member.revoked is not None:
         return
     file = home / f"client-{home.name}.toml"
-    own = _check_client(found, file) if member.revoked is None else None
+    own = _check_client(found, file)
     if own is None:
         return
     _check_copy(found, own.ca, authority)
@@ -183,7 +186,7 @@ def _check_server(found: Findings, path: Path, renew: str) -> _Server:
 def _check_pair(
     found: Findings, path: Path, settings: ServerSettings, renew: str
 ) -> x509.Certificate | None:
-    """The server's certificate; reported where it does not fit its authority, key or host."""
+    # The server's certificate; reported where it does not fit its authority, key or host.
     authority = _check_certificate(
         found, settings.ca, _NEW_AUTHORITY, "restore it from the operator's ca/ca.crt"
     )
@@ -209,33 +212,32 @@ def _check_pair(
 
 
 def _check_roster(found: Findings, path: Path) -> Roster | None:
-    """The roster, if it is one; while it is being copied, it is missing or ends too early."""
+    # The roster, if it is one; while it is being copied, it is missing or ends too early.
     try:
-        return read_file(path)
+        return read_roster(path)
     except BadInput as error:
-        may_heal = isinstance(error, Damaged) or not path.exists()
-        found.append(Problem(True, str(error), may_heal))
+        found.append(Problem(True, str(error), isinstance(error, Damaged) or not path.exists()))
         return None
 
 
 def _check_public(found: Findings, path: Path, member: Member) -> None:
-    """Whether the server has the public key of a client that may take part, and only then; the
-    others go on.
-    """
-    if member.revoked is not None:
-        fix = f"move it to {path.parent / 'revoked'}"
-        found.warn_if(path.exists(), f"{path} is still there, but {member.id!r} was revoked; {fix}")
-        return
+    # Whether the server has the public key of a client that may take part, and only then; the
+    # others go on.
     copy = "copy keys and roster.json from the operator's folder"
+    if member.revoked is not None:
+        found.warn_if(
+            path.exists(),
+            f"{path} is still there, but {member.id!r} was revoked; move it to "
+            f"{path.parent / 'revoked'}",
+        )
+        return
     try:
-        key = certificates.fingerprint(path.read_bytes())
+        found.warn_if(
+            certificates.fingerprint(path.read_bytes()) != member.key,
+            f"{path} is not the key of {member.id!r} on the roster ({member.key}); {copy}",
+        )
     except (BadInput, OSError):
         found.append(Problem(False, f"{path} is no public key; {copy}"))
-        return
-    found.warn_if(
-        key != member.key,
-        f"{path} is not the key of {member.id!r} on the roster ({member.key}); {copy}",
-    )
 
 
 def _check_client(found: Findings, path: Path) -> ClientSettings | None:
@@ -252,8 +254,10 @@ def _check_client(found: Findings, path: Path) -> ClientSettings | None:
     _check_certificate(found, settings.ca, _ASK)
     key = _check_private(found, settings.key, _ASK)
     if key is not None:
-        broken = f"{settings.key} is no key that Flower reads (ECDSA in OpenSSH's format); {_ASK}"
-        public = found.attempt(lambda: certificates.public_of(key), broken)
+        public = found.attempt(
+            lambda: certificates.public_of(key),
+            f"{settings.key} is no key that Flower reads (ECDSA in OpenSSH's format); {_ASK}",
+        )
         beside = settings.key.with_suffix(".pub")
         found.refuse_if(
             public and beside.is_file() and beside.read_bytes().split()[:2] != public.split()[:2],
@@ -264,9 +268,8 @@ def _check_client(found: Findings, path: Path) -> ClientSettings | None:
 
 
 def _check_kept(found: Findings, folder: Path) -> None:
-    """Whether a client's count of its rounds and the secret of its draws can be read, where they
-    are there.
-    """
+    # Whether a client's count of its rounds and the secret of its draws can be read, where they
+    # are there.
     secret = folder / SECRET_FILE
     count = folder / COUNT_FILE
     restore = "is damaged; restore it from a backup, or remove it"
@@ -290,12 +293,13 @@ def _text(path: Path) -> str:
 def _check_certificate(
     found: Findings, path: Path, fix: str, lost: str = "", *, is_copied: bool = False
 ) -> x509.Certificate | None:
-    """The certificate, if it is one; reported where it is not valid now, or not for long."""
+    # The certificate, if it is one; reported where it is not valid now, or not for long.
     try:
         certificate = certificates.read_certificate(path)
     except BadInput:
-        message = f"{path} is missing or is no certificate; {lost or fix}"
-        found.append(Problem(True, message, is_copied))
+        found.append(
+            Problem(True, f"{path} is missing or is no certificate; {lost or fix}", is_copied)
+        )
         return None
     now = _now()
     first = certificate.not_valid_before_utc
@@ -317,19 +321,15 @@ def _check_certificate(
 def _check_private(
     found: Findings, path: Path, fix: str, *, is_copied: bool = False
 ) -> bytes | None:
-    """The content of a private key; reported where others may read it."""
+    # The content of a private key; reported where others may read it.
     try:
-        content = path.read_bytes()
         mode = stat.S_IMODE(path.stat().st_mode)
+        open_to = f"{path} is open to others (mode {mode:04o})"
+        found.refuse_if(mode & 0o077, f"{open_to}; chmod 600 {shlex.quote(str(path))}")
+        return path.read_bytes()
     except OSError as error:
-        message = f"{path} cannot be read ({error.strerror}); {fix}"
-        found.append(Problem(True, message, is_copied))
+        found.append(Problem(True, f"{path} cannot be read ({error.strerror}); {fix}", is_copied))
         return None
-    found.refuse_if(
-        mode & 0o077,
-        f"{path} is open to others (mode {mode:04o}); chmod 600 {shlex.quote(str(path))}",
-    )
-    return content
 
 
 def _check_copy(found: Findings, path: Path, original: Path) -> None:

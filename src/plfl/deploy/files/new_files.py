@@ -20,24 +20,32 @@ _UNFINISHED = ".unfinished-"
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Say what a disk refused; nobody else can write what is made, whatever the umask."""
-    before = os.umask(0o022)
-    os.umask(before | 0o022)
+def closed_to_others(rights: int = 0o077) -> Iterator[None]:
+    """Others lack these rights to all that is made, whatever the umask; new files are 0600."""
+    before = os.umask(rights)
+    os.umask(before | rights)
     try:
         yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Say what a disk refused; nobody else can write what is made."""
+    try:
+        with closed_to_others(0o022):
+            yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise RunFailed(
                 f"{folder} could not be written ({error.strerror})",
                 "what was there is intact: make room, and give the same command again",
             ) from None
-        place = error.filename2 or error.filename or folder
         raise BadInput(
-            f"cannot write to {place} ({error.strerror})", "choose a folder in which you may write"
+            f"cannot write to {error.filename2 or error.filename or folder} ({error.strerror})",
+            "choose a folder in which you may write",
         ) from None
-    finally:
-        os.umask(before)
 
 
 def build_folder(target: Path, fill: Callable[[Path], object]) -> None:
@@ -56,8 +64,9 @@ def build_folder(target: Path, fill: Callable[[Path], object]) -> None:
 def find_unfinished(target: Path) -> list[Path]:
     """Folders that killed commands were building under this name."""
     prefix = f".{target.name}{_UNFINISHED}"
-    beside = target.parent.iterdir()
-    return [path for path in beside if path.name.startswith(prefix) and path.is_dir()]
+    return [
+        path for path in target.parent.iterdir() if path.name.startswith(prefix) and path.is_dir()
+    ]
 
 
 def sync_tree(folder: Path) -> None:
@@ -81,6 +90,20 @@ def replace(path: Path, content: bytes, *, is_private: bool = False) -> None:
     temporary.unlink(missing_ok=True)
     write_new(temporary, content, is_private=is_private)
     put_in_place(temporary, path)
+
+
+def name_new(temporary: Path, target: Path) -> None:
+    """Give a finished file its name, unless there is one of that name (`FileExistsError`)."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a disk without hard links, such as a stick
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o600))
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(target.parent)
 
 
 def make_unused(parent: Path, name: str) -> Path:

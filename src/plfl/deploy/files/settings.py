@@ -37,7 +37,7 @@ from plfl.deploy.files.addresses import (
     parse_address,
     split_address,
 )
-from plfl.errors import BadInput, refused_at
+from plfl.errors import BadInput, refused_at, require
 from plfl.recipes import make_recipe
 
 PLACEHOLDER = "meter.csv"  # stands in a client's file for data that has not been named yet
@@ -53,7 +53,6 @@ _SAID_ELSEWHERE = {
     "data": "data is named in each client's own file",
     "recipe": "it has a key of its own in [run]",
 }
-_COMMENT_WIDTH = 98
 
 
 def _check_path(value: object) -> object:
@@ -63,8 +62,7 @@ def _check_path(value: object) -> object:
 
 
 def _matching(pattern: str, what: str) -> AfterValidator:
-    """Only texts that match a pattern as a whole; others are refused with what they must be."""
-
+    # Only texts that match a pattern as a whole; others are refused with what they must be.
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
             raise ValueError(what)
@@ -99,8 +97,9 @@ class SettingsFile(Settings):
 
     def to_toml(self) -> str:
         """The text of the file."""
-        lines = [*_comment(inspect.getdoc(self) or ""), *_write_table(self, self.table), ""]
-        return "\n".join(lines)
+        return "\n".join(
+            [*_comment(inspect.getdoc(self) or ""), *_write_table(self, self.table), ""]
+        )
 
 
 class Rounds(Settings):
@@ -245,8 +244,8 @@ class ClientSettings(SettingsFile):
     def to_toml(self) -> str:
         """The text of the file."""
         note = f"# {PLACEHOLDER} stands for your own file: put its path here.\n"
-        shown = note if self.data == PLACEHOLDER else ""
-        return super().to_toml().replace("\ndata = ", f"\n{shown}data = ", 1)
+        before = f"\n{note if self.data == PLACEHOLDER else ''}data = "
+        return super().to_toml().replace("\ndata = ", before, 1)
 
 
 class Policy(SettingsFile):
@@ -301,9 +300,12 @@ class Policy(SettingsFile):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name in self.settings:
-            if name in FREE or name == "data" or name in TABLE_FIELDS:
-                place = "a server chooses it" if name in FREE else "it is no part of a recipe"
-                raise BadInput(f"settings.{name}: {place}", "leave it out")
+            place = "a server chooses it" if name in FREE else "it is no part of a recipe"
+            require(
+                name not in FREE and name != "data" and name not in TABLE_FIELDS,
+                f"settings.{name}: {place}",
+                "leave it out",
+            )
         for recipe in self.recipes:
             make_recipe(recipe, self.settings)
         return self
@@ -313,21 +315,21 @@ def read_server(path: str | Path) -> ServerSettings:
     """The settings in a server.toml, with absolute paths."""
     path = Path(path)
     tables = _read_tables(path, ServerSettings, ("rounds", "run"))
-    more: dict[str, Settings] = {
-        "rounds": make_settings(Rounds, tables["rounds"], f"{path}: [rounds] "),
-        "run": make_settings(Run, tables["run"], f"{path}: [run] "),
-    }
-    own = make_settings(ServerSettings, tables["server"], f"{path}: [server] ", **more)
+    own = make_settings(
+        ServerSettings,
+        tables["server"],
+        f"{path}: [server] ",
+        rounds=make_settings(Rounds, tables["rounds"], f"{path}: [rounds] "),
+        run=make_settings(Run, tables["run"], f"{path}: [run] "),
+    )
     settings = _place(own, path)
-    if not settings.init:
-        return settings
     init = path.parent.absolute() / settings.init
-    if init == settings.folder:
-        raise BadInput(
-            f"{path}: [server] init = {settings.init!r} is the folder of the new run too",
-            "name another folder",
-        )
-    return settings.model_copy(update={"init": str(init)})
+    require(
+        not settings.init or init != settings.folder,
+        f"{path}: [server] init = {settings.init!r} is the folder of the new run too",
+        "name another folder",
+    )
+    return settings.model_copy(update={"init": str(init)}) if settings.init else settings
 
 
 def read_client(path: str | Path) -> ClientSettings:
@@ -362,19 +364,20 @@ def read_policy(path: str | Path) -> Policy:
 def _read_tables(
     path: Path, kind: type[SettingsFile], optional: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The tables of a file: that of the settings, which must be there, and others."""
+    # The tables of a file: that of the settings, which must be there, and others.
     name = "client-<id>.toml" if kind is ClientSettings else "server.toml"
     values = read_toml(path, f"give the {name} that plfl federation init made")
     check_keys(values, (kind.table, *optional), f"{path} has no table")
-    if kind.table not in values:
-        raise BadInput(
-            f"{path} has no table [{kind.table}]", f"write [{kind.table}] above its keys"
-        )
+    require(
+        kind.table in values,
+        f"{path} has no table [{kind.table}]",
+        f"write [{kind.table}] above its keys",
+    )
     return {table: {} for table in optional} | values
 
 
 def _place(settings: AnySettings, path: Path) -> AnySettings:
-    """The settings with their paths taken from the folder of the file that they were in."""
+    # The settings with their paths taken from the folder of the file that they were in.
     folder = path.parent.absolute()
     return settings.model_copy(
         update={name: folder / value for name, value in settings if isinstance(value, Path)}
@@ -382,7 +385,7 @@ def _place(settings: AnySettings, path: Path) -> AnySettings:
 
 
 def _write_table(table: Settings, title: str) -> list[str]:
-    """The lines of a table, each key below its meaning, and of the tables in it."""
+    # The lines of a table, each key below its meaning, and of the tables in it.
     lines = ["", f"[{title}]"] if title else [""]
     below: list[str] = []
     for name, field in type(table).model_fields.items():
@@ -391,19 +394,19 @@ def _write_table(table: Settings, title: str) -> list[str]:
         if isinstance(value, Settings):
             below += _write_table(value, name)  # a table of its own, not one in this
         elif isinstance(value, dict):
-            pairs = [f"{key} = {_value(each)}" for key, each in value.items()]
-            below += ["", f"[{title}.{name}]".replace("[.", "["), *meaning, *pairs]
+            below += ["", f"[{title}.{name}]".replace("[.", "["), *meaning]
+            below += [f"{key} = {_value(each)}" for key, each in value.items()]
         else:
             lines += [*meaning, f"{name} = {_value(value)}"]
     return lines + below
 
 
 def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, _COMMENT_WIDTH, initial_indent="# ", subsequent_indent="# ")
+    return textwrap.wrap(text, 98, initial_indent="# ", subsequent_indent="# ")
 
 
 def _value(value: Any) -> str:
-    """A value as TOML writes it, on one line."""
+    # A value as TOML writes it, on one line.
     if isinstance(value, list | tuple):
         return f"[{', '.join(_value(each) for each in value)}]"
     written = tomli_w.dumps({"x": str(value) if isinstance(value, Path) else value})

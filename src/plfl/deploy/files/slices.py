@@ -6,7 +6,6 @@ is bit for bit its row of the source.
 """
 
 import csv
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,9 +47,8 @@ def write_slice(folder: Path, panel: Panel, client: str) -> Mapping[str, Any]:
     settings: dict[str, Any] = {
         "timezone": panel.zones[row],
         "interval": describe_form(panel)["interval"],
+        **({"allow_export": True} if np.nanmin(load) < 0 else {}),
     }
-    if np.nanmin(load) < 0:
-        settings["allow_export"] = True
     if panel.static_names:
         _write_facts(folder / FACTS, panel, row)
         settings["statics"] = FACTS
@@ -58,8 +56,7 @@ def write_slice(folder: Path, panel: Panel, client: str) -> Mapping[str, Any]:
 
 
 def _write_facts(path: Path, panel: Panel, row: int) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["unique_id", *panel.static_names])
-    writer.writerow([panel.ids[row], *(repr(float(value)) for value in panel.statics[row])])
-    path.write_text(text.getvalue(), encoding="utf-8")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["unique_id", *panel.static_names])
+        writer.writerow([panel.ids[row], *(repr(float(value)) for value in panel.statics[row])])

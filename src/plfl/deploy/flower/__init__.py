@@ -1,4 +1,4 @@
-"""The same round over a real network. Flower's words stay in here."""
+"""Flower, which carries messages between server and clients; its words stay in here."""
 
 from importlib.util import find_spec
 

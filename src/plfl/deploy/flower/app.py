@@ -20,13 +20,11 @@ from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from plfl._version import __version__
-from plfl.deploy.protocol.codec import Malformed, decode, encode
-from plfl.deploy.protocol.messages import Message
+from plfl.deploy.protocol.messages import Malformed, Message, decode, encode
 
 _RECORD = "plfl"
 _TEXT = "text"
 _ARRAYS = "arrays"
-_ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 _PYPROJECT = f"""[project]
 name = "plfl"
 version = "{__version__}"
@@ -61,7 +59,9 @@ def from_record(record: object) -> Message:
 
 def may_acquire(secret: bytes) -> SuperExecAuthHttpInterceptor:
     """The right to take tasks, for who has the secret that Flower's program was started with."""
-    return SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE)
+    return SuperExecAuthHttpInterceptor(
+        master_secret=secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
+    )
 
 
 def sign_of_life(runtime: RuntimeHttpClient) -> Callable[[], bool]:

@@ -24,7 +24,6 @@ from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVers
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime import run_clientapp as tasks
 
-from plfl.deploy.flower import private
 from plfl.deploy.flower.app import (
     digest_of_bundle,
     from_record,
@@ -32,12 +31,9 @@ from plfl.deploy.flower.app import (
     sign_of_life,
     to_record,
 )
-from plfl.deploy.protocol.codec import Malformed
-from plfl.deploy.protocol.messages import Message, refuse
+from plfl.deploy.flower.process import prepare_executor
+from plfl.deploy.protocol.messages import Malformed, Message, refuse
 
-# Seconds between looks for a task, and while the SuperNode is away.
-_POLL = 0.1
-_AWAY = 1.0
 log = logging.getLogger("plfl")
 
 
@@ -53,23 +49,25 @@ class Executor:
 
     def run(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Answer until it is stopped."""
-        private.prepare_executor()
+        prepare_executor()
         entrance = self._connect(may_acquire(self.secret))
-        kinds = [str(kind) for kind in TaskType]  # other kinds are refused, not left waiting
+        # Other kinds than ours are refused, not left waiting.
+        request = AcquireTaskRequest(supported_task_types=[str(kind) for kind in TaskType])
         while not is_stopped():
             try:
-                found = entrance.AcquireTask(AcquireTaskRequest(supported_task_types=kinds))
+                found = entrance.AcquireTask(request)
                 if found.HasField("task") and found.token:
                     self._do(found.token, found.task.type)
-                time.sleep(_POLL)
+                time.sleep(0.1)
             except httpx.HTTPError:
                 # The SuperNode is away, or was started again in the middle of a task.
-                time.sleep(_AWAY)
+                time.sleep(1.0)
 
     def _connect(self, interceptor: Any) -> RuntimeHttpClient:
         version = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
-        interceptors = [version, interceptor]
-        return RuntimeHttpClient.from_server_address(self.runtime, True, None, interceptors)
+        return RuntimeHttpClient.from_server_address(
+            self.runtime, True, None, [version, interceptor]
+        )
 
     def _do(self, token: str, kind: str) -> None:
         # One task: fetch the message, answer it, hand the answer over.
@@ -108,8 +106,9 @@ class Executor:
             return self._say_no(f"the request is malformed: {error}")
         except Exception as error:
             log.exception("a request failed")
-            name = type(error).__name__
-            return self._say_no(f"this client failed with {name}; its log says more")
+            return self._say_no(
+                f"this client failed with {type(error).__name__}; its log says more"
+            )
 
     def _say_no(self, reason: str) -> Message:
         log.warning("refused: %s", reason)

@@ -19,31 +19,27 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
 from plfl._version import __version__
-from plfl.deploy.files.life import LIFE
-from plfl.deploy.files.new_files import build_folder, write_new, writing
+from plfl.deploy.files import state
+from plfl.deploy.files.new_files import build_folder, name_new, write_new, writing
 from plfl.deploy.files.settings import ClientSettings, ServerSettings, read_client, read_server
-from plfl.deploy.programs.members import ENROLLED
-from plfl.deploy.programs.server import LINK
-from plfl.deploy.programs.status import STATUS, TRAFFIC
-from plfl.deploy.programs.workplace import LINK_SECRET, LOG
-from plfl.errors import BadInput, Damaged
-from plfl.storage import sync_folder
+from plfl.errors import BadInput, Damaged, require
 
 FORMAT = 1
 _MANIFEST = "manifest.json"
 _LARGEST_MANIFEST = 64 * 1024**2
 # What is in a state folder and not in a backup: names, or how they begin.
-_LEFT_OUT = (LOG, LINK, LINK_SECRET, ENROLLED, STATUS, TRAFFIC, LIFE, "flower")
+_LEFT_OUT = (
+    *(state.LOG, state.LINK, state.LINK_SECRET, state.ENROLLED, state.STATUS, state.TRAFFIC),
+    *(state.LIFE, "flower"),
+)
 _UNREADABLE = (
     *(tarfile.TarError, OSError, ValueError, LookupError),
     *(TypeError, AttributeError, RecursionError),
 )
-_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -58,8 +54,7 @@ class Backup:
 
 
 class _Facts(NamedTuple):
-    """What the manifest says of a file."""
-
+    # What the manifest says of a file.
     sha256: str
     size: int
 
@@ -72,10 +67,9 @@ def make_backup(config: str | Path, target: str | Path) -> Backup:
     """Write all that the server or client of these settings needs into one new file."""
     path = Path(config).absolute()
     target = Path(target).absolute()
-    is_client = path.name.startswith("client-")
-    settings: Settings = read_client(path) if is_client else read_server(path)
-    if target.exists():
-        raise _taken(target)
+    settings: Settings = (read_client if path.name.startswith("client-") else read_server)(path)
+    taken = f"{target} is there already, and a backup overwrites nothing"
+    require(not target.exists(), taken, "choose another name")
     with writing(target.parent):
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         temporary = Path(name)  # mode 0600
@@ -84,10 +78,11 @@ def make_backup(config: str | Path, target: str | Path) -> Backup:
                 backup = _write_consistently(file, path, settings)
                 file.flush()
                 os.fsync(file.fileno())
-            _name_without_overwriting(temporary, target)
+            name_new(temporary, target)
+        except FileExistsError:
+            raise BadInput(taken, "choose another name") from None
         finally:
             temporary.unlink(missing_ok=True)
-        sync_folder(target.parent)
     return backup
 
 
@@ -102,25 +97,19 @@ def restore_backup(archive: str | Path, folder: str | Path) -> tuple[Backup, Pat
         members = _check_members(archive, tar, files)
         with writing(folder):
             is_empty = folder.is_dir() and not any(folder.iterdir())
-            if not is_empty and (folder.exists() or folder.is_symlink()):
-                raise BadInput(
-                    f"{folder} is there already, and restoring overwrites nothing",
-                    "choose a new folder",
-                )
+            require(
+                is_empty or not (folder.exists() or folder.is_symlink()),
+                f"{folder} is there already, and restoring overwrites nothing",
+                "choose a new folder",
+            )
             folder.parent.mkdir(parents=True, exist_ok=True)
             build_folder(folder, lambda place: _extract(archive, tar, members, files, place))
     return backup, folder / backup.config
 
 
-def _taken(target: Path) -> BadInput:
-    return BadInput(
-        f"{target} is there already, and a backup overwrites nothing", "choose another name"
-    )
-
-
 def _write_consistently(file: IO[bytes], path: Path, settings: Settings) -> Backup:
-    """Write the archive; again if a file has changed meanwhile, so that all are of one moment."""
-    for _ in range(_TRIES):
+    # Write the archive; again if a file has changed meanwhile, so that all are of one moment.
+    for _ in range(5):
         file.seek(0)
         file.truncate()
         before = _look(path, settings)
@@ -137,7 +126,7 @@ def _write_consistently(file: IO[bytes], path: Path, settings: Settings) -> Back
 
 
 def _look(path: Path, settings: Settings) -> dict[Path, tuple[int, ...]]:
-    """Every file that belongs into a backup, and how it can be told from a later one."""
+    # Every file that belongs into a backup, and how it can be told from a later one.
     found = {each: each.stat() for each in _needed(path, settings)}
     return {each: (seen.st_ino, seen.st_size, seen.st_mtime_ns) for each, seen in found.items()}
 
@@ -147,36 +136,33 @@ def _needed(path: Path, settings: Settings) -> Iterator[Path]:
     if isinstance(settings, ClientSettings):
         named.append(settings.key.with_suffix(".pub"))
     for place in named:
-        if not place.is_relative_to(path.parent):
-            raise BadInput(
-                f"{place} is not below {path.parent}, where a backup begins",
-                f"move it there and write its new place in {path.name}",
-            )
-        for each in _below(place):
-            is_state = place == settings.folder
-            if not is_state or not each.relative_to(place).parts[0].startswith(_LEFT_OUT):
+        require(
+            place.is_relative_to(path.parent),
+            f"{place} is not below {path.parent}, where a backup begins",
+            f"move it there and write its new place in {path.name}",
+        )
+        for each in sorted(place.rglob("*")) if place.is_dir() else [place]:
+            parts = each.relative_to(place.parent).parts
+            if each.is_file() and not _is_left_out(parts, is_state=place == settings.folder):
                 yield each
 
 
-def _below(place: Path) -> Iterator[Path]:
-    """A file, or all files in a folder; hidden ones are locks and what is being written."""
-    for each in sorted(place.rglob("*")) if place.is_dir() else [place]:
-        parts = each.relative_to(place.parent).parts
-        if each.is_file() and not any(part.startswith(".") for part in parts):
-            yield each
+def _is_left_out(parts: Sequence[str], *, is_state: bool) -> bool:
+    # Hidden files are locks and what is being written.
+    is_made_anew = is_state and len(parts) > 1 and parts[1].startswith(_LEFT_OUT)
+    return is_made_anew or any(part.startswith(".") for part in parts)
 
 
 def _write_archive(
     file: IO[bytes], path: Path, settings: Settings, needed: Sequence[Path]
 ) -> Backup:
-    is_client = isinstance(settings, ClientSettings)
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "kind": "client" if is_client else "server",
+        "kind": "client" if isinstance(settings, ClientSettings) else "server",
         "name": settings.id if isinstance(settings, ClientSettings) else settings.name,
         "config": path.name,
         "plfl": __version__,
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "made": state.now_in_words(),
         "files": {},
     }
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -195,16 +181,6 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> _Facts:
     return _Facts(hashlib.sha256(content).hexdigest(), len(content))
 
 
-def _name_without_overwriting(temporary: Path, target: Path) -> None:
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        raise _taken(target) from None
-    except OSError:  # a disk without hard links, such as a stick
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o600))
-        temporary.replace(target)
-
-
 def _opened(archive: Path) -> tarfile.TarFile:
     try:
         return tarfile.open(archive, mode="r:")
@@ -217,7 +193,7 @@ def _opened(archive: Path) -> tarfile.TarFile:
 
 
 def _read_manifest(archive: Path, tar: tarfile.TarFile) -> tuple[Backup, Files]:
-    """What an archive says that it holds, which is its last member."""
+    # What an archive says that it holds, which is its last member.
     try:
         member = tar.getmembers()[-1]
         if member.name != _MANIFEST or not _is_plain(member) or member.size > _LARGEST_MANIFEST:
@@ -229,12 +205,11 @@ def _read_manifest(archive: Path, tar: tarfile.TarFile) -> tuple[Backup, Files]:
             backup, files = _parse_manifest(manifest)
     except _UNREADABLE:
         raise _damaged(archive, f"it has no {_MANIFEST} that can be read at its end") from None
-    if version != FORMAT:
-        raise BadInput(
-            f"{archive} was made by plfl {made_by} in format {version!r}, and this is format "
-            f"{FORMAT}",
-            f"restore it with plfl {made_by}",
-        )
+    require(
+        version == FORMAT,
+        f"{archive} was made by plfl {made_by} in format {version!r}, and this is format {FORMAT}",
+        f"restore it with plfl {made_by}",
+    )
     for name in files:
         _check_name(archive, name)
     if backup.config not in files or "/" in backup.config:
@@ -243,8 +218,8 @@ def _read_manifest(archive: Path, tar: tarfile.TarFile) -> tuple[Backup, Files]:
 
 
 def _parse_manifest(manifest: Mapping[str, Any]) -> tuple[Backup, Files]:
-    kind, name, config, version = (manifest[key] for key in ("kind", "name", "config", "plfl"))
     files = {each: _Facts(**facts) for each, facts in manifest["files"].items()}
+    kind, name, config, version = (manifest[key] for key in ("kind", "name", "config", "plfl"))
     texts = [name, config, version, *(facts.sha256 for facts in files.values())]
     are_texts = all(isinstance(each, str) for each in texts)
     are_sizes = all(type(facts.size) is int for facts in files.values())
@@ -256,14 +231,15 @@ def _parse_manifest(manifest: Mapping[str, Any]) -> tuple[Backup, Files]:
 def _check_name(archive: Path, name: str) -> None:
     path = PurePosixPath(name)
     is_odd = path.is_absolute() or ".." in path.parts or not path.parts or path.as_posix() != name
-    if is_odd or "\\" in name or "\0" in name:
-        raise BadInput(
-            f"{archive} names a file outside of its folder, {name!r}", "nothing of it was restored"
-        )
+    require(
+        not is_odd and "\\" not in name and "\0" not in name,
+        f"{archive} names a file outside of its folder, {name!r}",
+        "nothing of it was restored",
+    )
 
 
 def _is_plain(member: tarfile.TarInfo) -> bool:
-    """A file as such: no link, no device, no folder, nothing sparse."""
+    # A file as such: no link, no device, no folder, nothing sparse.
     return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
 
 
@@ -274,17 +250,16 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 
 
 def _check_members(archive: Path, tar: tarfile.TarFile, files: Files) -> dict[str, tarfile.TarInfo]:
-    """The members by name: exactly those of the manifest, each a plain file of the size that it
-    says.
-    """
+    # The members by name: exactly those of the manifest, each a plain file of the size that it
+    # says.
     found: dict[str, tarfile.TarInfo] = {}
     for member in tar.getmembers()[:-1]:
         _check_name(archive, member.name)
-        if not _is_plain(member):
-            raise BadInput(
-                f"{archive} holds {member.name!r}, which is no plain file",
-                "nothing of it was restored",
-            )
+        require(
+            _is_plain(member),
+            f"{archive} holds {member.name!r}, which is no plain file",
+            "nothing of it was restored",
+        )
         facts = files.get(member.name)
         if member.name in found or facts is None or member.size != facts.size:
             raise _damaged(archive, f"{member.name!r} is not as its {_MANIFEST} says")
@@ -302,8 +277,8 @@ def _extract(
     place: Path,
 ) -> None:
     for name, member in members.items():
-        checked = tarfile.data_filter(member, str(place))  # once more, by Python's own rules
-        target = place / checked.name
+        # Once more, by Python's own rules.
+        target = place / tarfile.data_filter(member, str(place)).name
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             content = _content(tar, member).read()

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from plfl.config import parse_settings
-from plfl.errors import BadInput, RunFailed, plain
+from plfl.deploy.files.settings import read_client
+from plfl.deploy.files.state import read_life
+from plfl.errors import RunFailed, plain, require
 
 app = typer.Typer(
     help="A real federation: a server, and meters on machines of their own.",
@@ -31,13 +33,13 @@ Insecure = Annotated[
 
 
 def _say(*lines: str, is_error: bool = False) -> None:
-    """Lines for a terminal, whatever ids and reasons are in them."""
+    # Lines for a terminal, whatever ids and reasons are in them.
     for line in lines:
         typer.echo(plain(line), err=is_error)
 
 
 def _report(is_json: bool, found: Mapping[str, Any], *lines: str) -> None:
-    """What a command has to say: as JSON, or in words."""
+    # What a command has to say: as JSON, or in words.
     _say(*([json.dumps(found)] if is_json else lines))
 
 
@@ -84,24 +86,24 @@ def init(
     from plfl.deploy.programs import provision
 
     ids = None if clients is None else [client.strip() for client in clients.split(",")]
-    if ids is None and data is None:
-        raise BadInput(
-            "a federation needs clients", "give --clients house-1,house-2, or --data SOURCE"
-        )
+    require(
+        clients is not None or data is not None,
+        "a federation needs clients",
+        "give --clients house-1,house-2, or --data SOURCE",
+    )
     run: dict[str, Any] = {"recipe": recipe, "settings": parse_settings(settings or [])}
     if data is None:
         made = provision.init(folder, ids or [], host=host, port=port, run=run)
     else:
         made = provision.init_from_data(folder, data, ids, host=host, port=port, run=run)
-    found = {
-        "folder": str(made.folder),
-        "server": str(made.server),
-        "clients": {client: str(path) for client, path in made.clients.items()},
-        "valid_until": made.valid_until.isoformat(),
-    }
     _report(
         is_json,
-        found,
+        {
+            "folder": str(made.folder),
+            "server": str(made.server),
+            "clients": {client: str(path) for client, path in made.clients.items()},
+            "valid_until": made.valid_until.isoformat(),
+        },
         f"{made.folder}: a server and {len(made.clients)} clients; README.md says what goes where",
         f"  plfl federation server {made.server}",
         f"  plfl federation client {next(iter(made.clients.values()))}",
@@ -123,8 +125,7 @@ def add_client(
     from plfl.deploy.programs import provision
 
     path = provision.add_client(folder, client, data=data)
-    found = {"client": client, "settings": str(path)}
-    _report(is_json, found, f"{client}: {path.parent}")
+    _report(is_json, {"client": client, "settings": str(path)}, f"{client}: {path.parent}")
 
 
 @app.command(
@@ -143,8 +144,11 @@ def revoke_client(
     from plfl.deploy.programs import provision
 
     member = provision.revoke_client(folder, client, reason)
-    found = {"client": client, "revoked": str(member.revoked)}
-    _report(is_json, found, f"{client} is revoked; its id and key are never used again")
+    _report(
+        is_json,
+        {"client": client, "revoked": str(member.revoked)},
+        f"{client} is revoked; its id and key are never used again",
+    )
 
 
 @app.command(
@@ -161,12 +165,15 @@ def renew_server(
     from plfl.deploy.programs import provision
 
     made = provision.renew_server(folder, host)
-    found = {
-        "certificate": str(made.certificate),
-        "valid_until": made.valid_until.isoformat(),
-        "kept": str(made.kept),
-    }
-    _report(is_json, found, f"{made.certificate} is valid until {made.valid_until:%Y-%m-%d}")
+    _report(
+        is_json,
+        {
+            "certificate": str(made.certificate),
+            "valid_until": made.valid_until.isoformat(),
+            "kept": str(made.kept),
+        },
+        f"{made.certificate} is valid until {made.valid_until:%Y-%m-%d}",
+    )
 
 
 @app.command(epilog="Example: `plfl federation server pilot/server/server.toml`")
@@ -206,7 +213,6 @@ def client(
     Logs go to standard error and to log.txt in its folder. Ctrl-C or SIGTERM stops it; nothing is
     lost.
     """
-    from plfl.deploy.files.settings import read_client
     from plfl.deploy.programs.client import run_client
 
     run_client(config, is_insecure=is_insecure, is_once=is_once)
@@ -232,8 +238,6 @@ def status(
 
     Of a server and of a client: whether it runs, was stopped, failed and why, or is finished.
     """
-    from plfl.deploy.files.life import read_life
-    from plfl.deploy.files.settings import read_client
     from plfl.deploy.programs.status import describe_in_words, read_status
 
     if config.name.startswith("client-"):
@@ -268,8 +272,7 @@ def backup(
     from plfl.deploy.programs.backup import make_backup
 
     made = make_backup(config, file)
-    words = f"{file}: the {made.kind} {made.name}, {made.num_files} files"
-    _report(is_json, asdict(made), words)
+    _report(is_json, asdict(made), f"{file}: the {made.kind} {made.name}, {made.num_files} files")
 
 
 @app.command(epilog="Example: `plfl federation restore server.tar plfl`")
@@ -281,7 +284,6 @@ def restore(
     """Put a server or a client back into a new folder, whole or not at all; it goes on with the run
     that it was in.
     """
-    from plfl.deploy.files.settings import read_client
     from plfl.deploy.programs.backup import restore_backup
 
     made, config = restore_backup(file, folder)
@@ -289,8 +291,8 @@ def restore(
     if made.kind == "client":
         place = read_client(config).data
         lines.append(f"its readings are not in a backup: they belong at {place}")
-    found = {**asdict(made), "config": str(config)}
-    _report(is_json, found, *lines, f"  plfl federation {made.kind} {config}")
+    lines.append(f"  plfl federation {made.kind} {config}")
+    _report(is_json, {**asdict(made), "config": str(config)}, *lines)
 
 
 @app.command(

@@ -25,13 +25,13 @@ from plfl.config import Config
 from plfl.data.panel import Panel
 from plfl.data.sources import load_source
 from plfl.deploy.files.settings import read_client, read_server
+from plfl.deploy.files.state import LOG
 from plfl.deploy.programs import provision
 from plfl.deploy.programs.answers import make_node
 from plfl.deploy.programs.status import read_status
-from plfl.deploy.programs.supervise import end
-from plfl.deploy.programs.workplace import LOG, free_port
+from plfl.deploy.programs.supervise import end, free_port
 from plfl.deploy.protocol.policy import guard_of
-from plfl.errors import BadInput, RunFailed
+from plfl.errors import RunFailed, require
 from plfl.federate import checkpoint
 from plfl.federate.engines import make_engine
 from plfl.federate.engines.loop import Loop
@@ -65,10 +65,11 @@ def run_demo(
       observer: called with the server's log, line by line.
     """
     panel = load_source(source).usable()
-    if not 1 <= num_clients <= len(panel.ids):
-        raise BadInput(
-            f"{source} has {len(panel.ids)} meters", f"give ‹--clients 1› to {len(panel.ids)}"
-        )
+    require(
+        1 <= num_clients <= len(panel.ids),
+        f"{source} has {len(panel.ids)} meters",
+        f"give ‹--clients 1› to {len(panel.ids)}",
+    )
     with tempfile.TemporaryDirectory(prefix="plfl-demo-") as temporary:
         made = provision.init_from_data(
             (folder or Path(temporary)) / "federation",
@@ -98,7 +99,8 @@ def _run_processes(
 ) -> None:
     # A server and its clients, until the server is done.
     until = time.monotonic() + limit
-    lines = _follow(read_server(made.server).folder / LOG)
+    log = read_server(made.server).folder / LOG
+    num_seen = 0
     last = "it has no log"
     with ExitStack() as stack:
         server = stack.enter_context(started("server", str(made.server)))
@@ -109,10 +111,13 @@ def _run_processes(
         is_over = False
         while not is_over:
             is_over = server.poll() is not None
-            for line in next(lines):
+            # A line that is being written has no end yet.
+            lines = log.read_text(encoding="utf-8").split("\n")[:-1] if log.exists() else []
+            for line in lines[num_seen:]:
                 last = f"its log ends with: {line}"
                 if "superlink: " not in line and "rounds: " not in line:
                     observer(line)
+            num_seen = len(lines)
             if time.monotonic() > until:
                 raise RunFailed(f"the demonstration did not end within {limit:.0f} s", last)
             time.sleep(0.3)
@@ -139,37 +144,24 @@ def started(*command: str) -> Iterator["subprocess.Popen[bytes]"]:
         end(process, _STOP_SECONDS)
 
 
-def _follow(path: Path) -> Iterator[list[str]]:
-    # The lines of a growing log that are new, each time.
-    at = 0
-    while True:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        new = text[at : text.rfind("\n") + 1]
-        at += len(new)
-        yield new.splitlines()
-
-
 def compare(made: provision.Provisioned, panel: Panel, config: Config) -> dict[str, float]:
     """The largest differences of shared and of personal params to the plain loop's."""
     nodes = [make_node(read_client(made.clients[client])) for client in panel.ids]
-    draws = jnp.stack([node.agreed.draws for node in nodes])
-    state = train_by_loop(panel, config, draws, guard_of(nodes[0].policy))
+    state = train_by_loop(
+        panel, config, jnp.stack([node.agreed.draws for node in nodes]), guard_of(nodes[0].policy)
+    )
     shared, _ = checkpoint.load_shared(read_server(made.server).folder)
-    own = [node.agreed.last_state().personal for node in nodes]
-    theirs = state.server.common["x"]
-    personal = state.clients.personal
+    personal = [node.agreed.last_state().personal for node in nodes]
+    stacked = {name: np.stack([each[name] for each in personal]) for name in personal[0]}
     found = {
-        "max_abs_diff_shared": max(_difference(shared[name], theirs[name]) for name in theirs),
-        "max_abs_diff_personal": max(
-            (_difference([each[name] for each in own], personal[name]) for name in personal),
-            default=0.0,
-        ),
+        "max_abs_diff_shared": _difference(shared, state.server.common["x"]),
+        "max_abs_diff_personal": _difference(stacked, state.clients.personal),
     }
     return {"max_abs_diff": max(found.values()), **found}
 
 
-def _difference(a: Any, b: Any) -> float:
-    return float(np.abs(np.asarray(a) - np.asarray(b)).max())
+def _difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
+    return max((float(np.abs(a[name] - np.asarray(b[name])).max()) for name in b), default=0.0)
 
 
 def train_by_loop(panel: Panel, config: Config, draws: jax.Array, guard: Guard) -> FederationState:

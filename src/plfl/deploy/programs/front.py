@@ -4,7 +4,7 @@ The SuperLink answers calls that control it on the same port, without any login,
 before it looks at who sent it, so it must never be reachable. This front passes the calls of
 clients (paths below /v1/fleet/) and nothing else. Who calls is known from the head alone: a key of
 the roster, and its signature of the time. Only then is the body read, which is never longer than an
-answer of the agreed model can be. `plfl.deploy.programs.guests` says how many connections there may
+answer of the agreed model can be. `plfl.deploy.programs.calls` says how many connections there may
 be; a process without file descriptors left accepts nothing for a moment, and says so once. httpx
 carries calls inside. The server outside is our own: uvicorn, which comes with Flower too, has no
 limit for a head or a handshake that never ends, for connections by peer, nor for descriptors.
@@ -35,13 +35,14 @@ from plfl.deploy.programs.calls import (
     KEY_HEADER,
     PIECE,
     Call,
+    Guest,
+    Guests,
     Line,
-    Link,
-    Refused,
+    TurnedAway,
+    Upstream,
     fault_of_clock,
     fault_of_signature,
 )
-from plfl.deploy.programs.guests import Guest, Guests
 from plfl.errors import BadInput
 
 _FLEET = "/v1/fleet/"
@@ -54,7 +55,6 @@ _ANSWERS = (f"{_FLEET}push-messages", _PUSH_OBJECT)
 _LARGEST_CALL = 8 * 1024  # bytes of a body that carries no part of an answer
 # So many times the bytes of the largest answer may be sent for one request: connections break.
 _MOST_ANSWERS = 8
-_HANDSHAKE_SECONDS = 10.0
 _HEAD_SECONDS = 10.0
 _IDLE_SECONDS = 60.0
 _PAUSE = 1.0
@@ -62,18 +62,11 @@ _MOST_CONNECTIONS = 4096
 _OWN_DESCRIPTORS = 64
 _NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _LINES_A_MINUTE = 20
+_IN_USE = (
+    "its key is in use: by another machine with the same key, or by a session that ended within a "
+    "minute"
+)
 log = logging.getLogger("plfl")
-
-
-@dataclass
-class Traffic:
-    """What went through, above TLS, in bytes."""
-
-    num_requests: int = 0
-    up: int = 0  # from clients
-    down: int = 0  # to clients
-    heads_up: int = 0  # how much of `up` are HTTP's headers
-    heads_down: int = 0  # the same of `down`
 
 
 @dataclass
@@ -92,7 +85,9 @@ class Front:
     # Bytes that the body of an answer has at most; while it is None, clients are told to try
     # again.
     largest: Callable[[], int | None] = lambda: 2**20
-    traffic: dict[str, Traffic] = field(default_factory=dict)  # by path
+    # By path, num_requests and what went through above TLS, in bytes: up from clients and down to
+    # them, and how much of these are HTTP's headers, heads_up and heads_down.
+    traffic: dict[str, Counter[str]] = field(default_factory=dict)
     # By key, how often an answer was refused for its length, and why the last time.
     cut: dict[bytes, tuple[int, str]] = field(default_factory=dict)
 
@@ -135,9 +130,9 @@ class Front:
                 f"this user may not listen on {address}", "choose a port above 1023, or grant it"
             )
         if isinstance(error, ssl.SSLError):
-            reason = error.reason or error
             return BadInput(
-                f"{self.certificate} and {self.key} cannot be used ({reason})", "renew them"
+                f"{self.certificate} and {self.key} cannot be used ({error.reason or error})",
+                "renew them",
             )
         return BadInput(
             f"cannot listen on {address} ({error.strerror or error})",
@@ -158,7 +153,7 @@ class Front:
         sslproto.SSLProtocol.max_size = PIECE
         try:
             self._outside = self._make_context()
-            self._link = Link(self.upstream, self.upstream_ca, _IDLE_SECONDS)
+            self._upstream = Upstream(self.upstream, self.upstream_ca, _IDLE_SECONDS)
             doors = _listen(self.host, self.port)
         except OSError as error:
             ready.set_exception(error)
@@ -170,7 +165,7 @@ class Front:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._link.aclose()
+        await self._upstream.aclose()
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -187,7 +182,7 @@ class Front:
         return context
 
     async def _accept(self, door: socket.socket) -> None:
-        """Let in one after the other, as there is room; the others wait in the system's queue."""
+        # Let in one after the other, as there is room; the others wait in the system's queue.
         with door:
             while True:
                 if (wait := self._guests.make_room()) > 0:
@@ -205,7 +200,7 @@ class Front:
                 guest.close = self._keep(self._receive(link, guest)).cancel
 
     async def _receive(self, link: socket.socket, guest: Guest) -> None:
-        """One connection from its handshake to its end."""
+        # One connection from its handshake to its end.
         line: Line | None = None
         try:
             line = await self._shake_hands(link)
@@ -224,14 +219,16 @@ class Front:
     async def _shake_hands(self, link: socket.socket) -> Line:
         reader = asyncio.StreamReader(PIECE)
         protocol = asyncio.StreamReaderProtocol(reader)
-        limit = None if self._outside is None else _HANDSHAKE_SECONDS
         transport, _ = await self._loop.connect_accepted_socket(
-            lambda: protocol, link, ssl=self._outside, ssl_handshake_timeout=limit
+            lambda: protocol,
+            link,
+            ssl=self._outside,
+            ssl_handshake_timeout=None if self._outside is None else 10.0,
         )
         return Line(reader, asyncio.StreamWriter(transport, protocol, reader, self._loop))
 
     async def _talk(self, line: Line, guest: Guest) -> None:
-        """Calls of one connection, one after the other."""
+        # Calls of one connection, one after the other.
         try:
             while True:
                 seconds = _HEAD_SECONDS if guest.key is None else _IDLE_SECONDS
@@ -243,109 +240,99 @@ class Front:
                 if not line.begin_again():
                     return
                 self._guests.rest(guest)
-        except Refused as refused:
+        except TurnedAway as refused:
             self._tell(refused, line, guest)
             await line.refuse(refused)
 
-    def _tell(self, refused: Refused, line: Line, guest: Guest) -> None:
-        """Write down who was turned away; a probe of something else is no news."""
+    def _tell(self, refused: TurnedAway, line: Line, guest: Guest) -> None:
+        # Write down who was turned away; a probe of something else is no news.
         if line.first == b"\x16" and self._outside is None:
-            what = "it wants TLS, and this server runs with --insecure"
-            self._lines.warn("a connection from %s was refused: %s", guest.address, what)
+            self._lines.warn(
+                "a connection from %s was refused: %s",
+                guest.address,
+                "it wants TLS, and this server runs with --insecure",
+            )
         elif refused.is_identity:
             self._lines.warn("a client at %s was turned away: %s", guest.address, refused.why)
         elif refused.path.startswith("/v1/") and refused.status != 503:
             self._lines.warn(
                 "a call of %s from %s was refused: %s",
-                refused.path[:80],
-                guest.address,
-                refused.why,
+                *(refused.path[:80], guest.address, refused.why),
             )
 
-    def _greet(self, call: Call) -> Refused:
-        """What a client is told that asks before it calls."""
+    def _greet(self, call: Call) -> TurnedAway:
+        # What a client is told that asks before it calls.
         if KEY_HEADER not in call.headers:
-            return Refused(404, "only calls of clients pass here")
+            return TurnedAway(404, "only calls of clients pass here")
         clock = fault_of_clock(call)
         fault = clock or self._fault_of(call.key)
         if fault is None:
-            return Refused(200, "welcome")
+            return TurnedAway(200, "welcome")
         # A clock is set, and then all is well: the client tries again.
-        return Refused(503 if clock else 403, fault, is_identity=True)
+        return TurnedAway(503 if clock else 403, fault, is_identity=True)
 
-    def _fault_of(self, key: bytes | None) -> str | None:
-        return "its key cannot be read" if key is None else self.fault_of_key(key)
+    def _fault_of(self, key: bytes) -> str | None:
+        return self.fault_of_key(key) if key else "its key cannot be read"
 
     def _check(self, call: Call, guest: Guest) -> None:
-        """Refuse what may not pass, by the head alone."""
+        # Refuse what may not pass, by the head alone.
         if (call.method, call.path) == ("GET", GREETING):
             raise self._greet(call)
+        largest = self.largest()
         for is_right, status, why in (
             (_PASSED.fullmatch(call.path), 404, "only calls of clients pass here"),
             (call.method == "POST", 405, "only POST passes here"),
-            (call.length is not None, 411, "a request says how long it is"),
+            (call.length >= 0, 411, "a request says how long it is"),
+            (largest is not None, 503, "the server is starting"),
         ):
             if not is_right:
-                raise Refused(status, why, call.path)
-        if (largest := self.largest()) is None:
-            raise Refused(503, "the server is starting", call.path)
+                raise TurnedAway(status, why, call.path)
         if (fault := self._fault_of(call.key) or fault_of_signature(call)) is not None:
             status = 412 if call.path == _ACTIVATE else 401
-            raise Refused(status, fault, call.path, is_identity=True)
-        assert call.key is not None
-        assert call.length is not None
+            raise TurnedAway(status, fault, call.path, is_identity=True)
         if not self._guests.know(guest, call.key):
-            raise Refused(429, "it has too many connections", call.path)
-        try:
-            self._check_length(call, call.key, call.length, largest)
-        except Refused as refused:
-            if call.path in _ANSWERS:
-                self.cut[call.key] = self.cut.get(call.key, (0, ""))[0] + 1, refused.why
-            raise
+            raise TurnedAway(429, "it has too many connections", call.path)
+        self._check_length(call, largest or 0)
 
-    def _check_length(self, call: Call, key: bytes, length: int, largest: int) -> None:
+    def _check_length(self, call: Call, largest: int) -> None:
+        # An answer that does not pass is noted under its key.
         limit = largest if call.path == _PUSH_OBJECT else _LARGEST_CALL
-        if length > limit:
-            why = f"such a body has at most {limit:,} bytes here, not {length:,}"
-            raise Refused(413, why, call.path)
-        if call.path in _ANSWERS:
-            self._sent[key] += length
-            if self._sent[key] > _MOST_ANSWERS * largest:
-                raise Refused(429, "it has sent more than it was asked for", call.path)
+        refused = None
+        if call.length > limit:
+            refused = TurnedAway(
+                413, f"such a body has at most {limit:,} bytes here, not {call.length:,}", call.path
+            )
+        elif call.path in _ANSWERS:
+            self._sent[call.key] += call.length
+            if self._sent[call.key] > _MOST_ANSWERS * largest:
+                refused = TurnedAway(429, "it has sent more than it was asked for", call.path)
+        if refused and call.path in _ANSWERS:
+            self.cut[call.key] = self.cut.get(call.key, (0, ""))[0] + 1, refused.why
+        if refused:
+            raise refused
 
     async def _pass(self, call: Call, line: Line, guest: Guest) -> None:
-        """One call and its answer."""
-        count = self.traffic.setdefault(call.path, Traffic())
-        count.num_requests += 1
+        # One call and its answer.
         try:
-            answer = await self._link.ask(call, line)
+            answer = await self._upstream.ask(call, line)
             if call.path == _ACTIVATE and answer.status_code != 200:
-                why = _describe(answer.status_code)
-                self._lines.warn("a client at %s was turned away: %s", guest.address, why)
+                self._lines.warn(
+                    "a client at %s was turned away: %s",
+                    guest.address,
+                    "its signature is not valid" if answer.status_code == 401 else _IN_USE,
+                )
             async with aclosing(answer):
                 await line.answer(answer)
         finally:
-            up, down = line.count()
-            count.up += up
-            count.down += down
-            count.heads_up += up - line.body_up
-            count.heads_down += down - line.body_down
+            count = Counter(num_requests=1, **line.count())
+            # With all keys from the beginning: another thread reads it.
+            self.traffic.setdefault(call.path, Counter(dict.fromkeys(count, 0))).update(count)
         if call.path == _FETCH and line.body_down:  # there was a request for it
-            self._sent.pop(call.key or b"", None)
-
-
-def _describe(status: int) -> str:
-    """Why Flower refused a client whose key and signature are fine."""
-    if status == 401:
-        return "its signature is not valid"
-    return (
-        "its key is in use: by another machine with the same key, or by a session that ended "
-        "within a minute"
-    )
+            self._sent.pop(call.key, None)
 
 
 def _listen(host: str | None, port: int) -> list[socket.socket]:
-    """A socket for each address of a host, or none."""
+    # A socket for each address of a host, or none.
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     doors: list[socket.socket] = []
     with ExitStack() as opened:
@@ -363,7 +350,7 @@ def _listen(host: str | None, port: int) -> list[socket.socket]:
 
 
 def _count_connections() -> int:
-    """How many connections there may be: each takes two descriptors, one to the SuperLink."""
+    # How many connections there may be: each takes two descriptors, one to the SuperLink.
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return _MOST_CONNECTIONS
@@ -371,16 +358,14 @@ def _count_connections() -> int:
 
 
 class _Lines:
-    """Warnings of what others do: of each kind so many a minute, so that nobody can fill a disk
-    with them.
-    """
+    # Warnings of what others do: of each kind so many a minute, so that nobody can fill a disk
+    # with them.
 
     def __init__(self) -> None:
         self._num: Counter[str] = Counter()
         self._since = time.monotonic()
 
     def warn(self, form: str, *values: object) -> None:
-        """Write a line, unless there were many of its kind."""
         if time.monotonic() - self._since >= 60:
             if left_out := sum(max(0, num - _LINES_A_MINUTE) for num in self._num.values()):
                 log.warning("%d more lines like the last ones were left out", left_out)
@@ -392,7 +377,7 @@ class _Lines:
 
 
 def _explain_tls(error: ssl.SSLError) -> str:
-    """What a failed handshake says about the other side."""
+    # What a failed handshake says about the other side.
     reason = (error.reason or str(error)).upper()
     for part, meaning in (
         (

@@ -28,14 +28,7 @@ from plfl.config import make_settings
 from plfl.deploy.files import certificates, new_files
 from plfl.deploy.files.addresses import check_host, check_id, is_unicode
 from plfl.deploy.files.new_files import build_folder, find_unfinished, replace, write_new
-from plfl.deploy.files.roster import (
-    FILE,
-    Member,
-    Roster,
-    check_distinct,
-    read_file,
-    write_roster,
-)
+from plfl.deploy.files.roster import Member, Roster, check_distinct, read_roster, write_roster
 from plfl.deploy.files.settings import (
     PLACEHOLDER,
     ClientSettings,
@@ -46,7 +39,7 @@ from plfl.deploy.files.settings import (
     read_client,
     read_server,
 )
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 from plfl.storage import locked, safe_name, sync_folder
 
 VALID_DAYS = 825  # how long a server's certificate is valid; some clients refuse longer ones
@@ -114,11 +107,12 @@ def init(
         for client in ids:
             at = place / "clients" / safe_name(client)
             at.mkdir(mode=0o700)
-            own = _client_settings(client, settings, sources, fill_home(at, client))
+            values = {"data": sources.get(client, PLACEHOLDER), **fill_home(at, client)}
+            own = ClientSettings(id=client, server=settings.address, **values)
             public = _fill_client(at, own, policy, authority.certificate)
             write_new(home / "keys" / f"{at.name}.pub", public)
             members.append(Member(id=client, key=certificates.fingerprint(public), added=now))
-        write_roster(home / FILE, Roster(clients=tuple(members)))
+        write_roster(home / settings.roster, Roster(clients=tuple(members)))
 
     with new_files.writing(folder), ExitStack() as held:
         _check_unused(folder)
@@ -174,9 +168,9 @@ def add_client(
     If an earlier call was killed, this one finishes it, with the files that are there.
     """
     client = check_id(client)
-    sources = _check_data({} if data is None else {client: data}, [client])
+    source = PLACEHOLDER if data is None else _check_data({client: data}, [client])[client]
     with _changing(folder) as (place, settings):
-        roster = read_file(settings.roster)
+        roster = read_roster(settings.roster)
         policy = _make_policy(apps, settings.run)
         if (member := roster.find(client)) is not None:
             since = member.revoked and f"was revoked on {member.revoked:%Y-%m-%d}"
@@ -197,13 +191,16 @@ def add_client(
                 home,
             )
         else:
-            own = _client_settings(client, settings, sources)
+            own = ClientSettings(id=client, server=settings.address, data=source)
             ca = _read(settings.ca, "copy ca/ca.crt there")
             build_folder(home, lambda at: _fill_client(at, own, policy, ca))
         public = certificates.public_of((home / "node.key").read_bytes())
         known = settings.keys / f"{home.name}.pub"
-        if known.exists() and known.read_bytes() != public:
-            raise BadInput(f"{known} holds another key and is not on the roster", "move it away")
+        require(
+            not known.exists() or known.read_bytes() == public,
+            f"{known} holds another key and is not on the roster",
+            "move it away",
+        )
         replace(known, public)
         added = Member(id=client, key=certificates.fingerprint(public), added=_now())
         write_roster(settings.roster, Roster(clients=(*roster.clients, added)))
@@ -213,20 +210,19 @@ def add_client(
 def revoke_client(folder: str | Path, client: str, reason: str = "") -> Member:
     """Take a client off the federation for good: its files stay, its key moves to keys/revoked."""
     with _changing(folder) as (place, settings):
-        roster = read_file(settings.roster)
+        roster = read_roster(settings.roster)
         member = roster.find(client)
         if member is None:
-            ids = [each.id for each in roster.active]
             raise BadInput(
                 f"no client {client!r} is on the roster of {place}",
-                f"there are {_near(client, ids)}",
+                f"there are {_near(client, [each.id for each in roster.active])}",
             )
         known = settings.keys / f"{safe_name(client)}.pub"
-        if member.revoked is not None and not known.exists():
-            raise BadInput(
-                f"the client {client!r} was revoked on {member.revoked:%Y-%m-%d} already",
-                "nothing is left to do",
-            )
+        require(
+            member.revoked is None or known.exists(),
+            f"the client {client!r} was revoked on {member.revoked or _now():%Y-%m-%d} already",
+            "nothing is left to do",
+        )
         if member.revoked is None:
             values = {**member.model_dump(), "revoked": _now(), "reason": reason}
             member = make_settings(Member, values, f"revoking {client!r}: ")
@@ -268,19 +264,22 @@ def renew_server(
 
 
 def _now() -> datetime:
-    """The time that certificates and the roster carry."""
+    # The time that certificates and the roster carry.
     return datetime.now(UTC).replace(microsecond=0)
 
 
 def _check_clients(clients: Sequence[str]) -> list[str]:
-    if isinstance(clients, str):
-        raise BadInput("clients is a list of ids, not one text", f"write [{clients!r}]")
+    require(
+        not isinstance(clients, str),
+        "clients is a list of ids, not one text",
+        f"write [{clients!r}]",
+    )
     ids = [check_id(client) for client in clients]
-    if not ids:
-        raise BadInput(
-            "a federation needs clients",
-            "give at least one id, such as house-1, and add others later",
-        )
+    require(
+        ids,
+        "a federation needs clients",
+        "give at least one id, such as house-1, and add others later",
+    )
     check_distinct(ids)
     return ids
 
@@ -293,31 +292,34 @@ def _check_data(data: Mapping[str, str], ids: Sequence[str]) -> Mapping[str, str
                 f"there are {_near(client, ids)}",
             )
         is_text = isinstance(source, str) and source.strip() and "\0" not in source
-        if not is_text or not is_unicode(source):
-            raise BadInput(
-                f"the data of {client!r} is {source!r}",
-                "give the path of a CSV or Parquet file, or a source such as bundled:CA",
-            )
+        require(
+            is_text and is_unicode(source),
+            f"the data of {client!r} is {source!r}",
+            "give the path of a CSV or Parquet file, or a source such as bundled:CA",
+        )
     return data
 
 
 def _make_policy(apps: Sequence[str], run: Run) -> Policy:
-    """What a client is asked to agree to: the run's recipe, and the settings in which the run
-    differs from it.
-    """
+    # What a client is asked to agree to: the run's recipe, and the settings in which the run
+    # differs from it.
     from plfl.deploy.protocol.policy import agreed_settings
 
-    if isinstance(apps, str):
-        raise BadInput("apps is a list of SHA-256 digests, not one text", f"write [{apps!r}]")
+    require(
+        not isinstance(apps, str),
+        "apps is a list of SHA-256 digests, not one text",
+        f"write [{apps!r}]",
+    )
     settings = agreed_settings(run.config())
     recipes = {"recipes": (run.recipe,)} if settings else {}
     return make_settings(Policy, {"apps": tuple(apps), "settings": settings, **recipes}, "")
 
 
 def _near(name: object, names: Sequence[str]) -> str:
-    """Some of the names, for somebody who wrote another one."""
-    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.3) or list(names[:3])
-    return _listed(near, len(names))
+    # Some of the names, for somebody who wrote another one.
+    return _listed(
+        difflib.get_close_matches(str(name), names, n=3, cutoff=0.3) or list(names[:3]), len(names)
+    )
 
 
 def _listed(names: Sequence[str], total: int) -> str:
@@ -332,9 +334,8 @@ def _server_settings(
     rounds: Mapping[str, Any] | None = None,
     **values: Any,
 ) -> ServerSettings:
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", folder.name).strip("-_")[:63] or "federation"
     return ServerSettings(
-        name=name,
+        name=re.sub(r"[^A-Za-z0-9_-]+", "-", folder.name).strip("-_")[:63] or "federation",
         run=make_settings(Run, run or {}, "[run] "),
         rounds=make_settings(Rounds, rounds or {}, "[rounds] "),
         **{"host": "localhost", "port": 9092, **values},
@@ -346,37 +347,26 @@ def _client_file(folder: Path, client: str) -> Path:
     return folder / "clients" / name / f"client-{name}.toml"
 
 
-def _client_settings(
-    client: str,
-    server: ServerSettings,
-    sources: Mapping[str, str],
-    more: Mapping[str, Any] | None = None,
-) -> ClientSettings:
-    values = {"data": sources.get(client, PLACEHOLDER), **(more or {})}
-    return ClientSettings(id=client, server=server.address, **values)
-
-
 def _fill_client(place: Path, settings: ClientSettings, policy: Policy, ca: bytes) -> bytes:
-    """Write what one client gets, with a new key; returns the public part of that."""
-    key = certificates.make_node_key()
-    write_new(place / "node.key", key.private, is_private=True)
-    write_new(place / "node.pub", key.public)
+    # Write what one client gets, with a new key; returns the public part of that.
+    private = certificates.make_node_key()
+    public = certificates.public_of(private)
+    write_new(place / "node.key", private, is_private=True)
+    write_new(place / "node.pub", public)
     write_new(place / "ca.crt", ca)
     write_new(place / "policy.toml", policy.to_toml().encode())
     write_new(place / f"client-{safe_name(settings.id)}.toml", settings.to_toml().encode())
-    return key.public
+    return public
 
 
 def _check_left_by_us(home: Path, client: str) -> None:
-    """Refuse a client's folder that no add-client of this id has left."""
+    # Refuse a client's folder that no add-client of this id has left.
+    in_the_way = f"{home} is in the way and not of this client"
     try:
         found = read_client(home / f"client-{home.name}.toml").id
     except BadInput as error:
-        raise BadInput(
-            f"{home} is in the way and not of this client ({error})", "move it away"
-        ) from None
-    if found != client or not (home / "node.key").is_file():
-        raise BadInput(f"{home} is in the way and not of this client", "move it away")
+        raise BadInput(f"{in_the_way} ({error})", "move it away") from None
+    require(found == client and (home / "node.key").is_file(), in_the_way, "move it away")
 
 
 def _resolve(folder: str | Path) -> Path:
@@ -389,33 +379,33 @@ def _resolve(folder: str | Path) -> Path:
 def _check_unused(folder: Path) -> None:
     if not folder.exists():
         return
-    if not folder.is_dir():
-        raise BadInput(f"{folder} is a file", "choose a new folder")
-    if (folder / "server" / "server.toml").exists() or (folder / "ca" / "ca.key").exists():
-        raise BadInput(
-            f"{folder} holds a federation already, which stays as it is",
-            "add clients with plfl federation add-client, or choose a new folder",
-        )
+    require(folder.is_dir(), f"{folder} is a file", "choose a new folder")
+    made = (folder / "server" / "server.toml", folder / "ca" / "ca.key")
+    require(
+        not any(path.exists() for path in made),
+        f"{folder} holds a federation already, which stays as it is",
+        "add clients with plfl federation add-client, or choose a new folder",
+    )
     names = sorted(path.name for path in folder.iterdir())
-    if names:
-        raise BadInput(
-            f"{folder} holds other files ({_listed(names[:3], len(names))})", "choose a new folder"
-        )
-    if folder == Path.cwd():
-        raise BadInput(
-            f"{folder} is the folder you are in", "choose a new one in it, such as federation"
-        )
+    others = _listed(names[:3], len(names))
+    require(not names, f"{folder} holds other files ({others})", "choose a new folder")
+    require(
+        folder != Path.cwd(),
+        f"{folder} is the folder you are in",
+        "choose a new one in it, such as federation",
+    )
 
 
 @contextmanager
 def _changing(folder: str | Path) -> Iterator[tuple[Path, ServerSettings]]:
-    """A federation's folder and its server's settings, for one command at a time."""
+    # A federation's folder and its server's settings, for one command at a time.
     place = _resolve(folder)
     file = place / "server" / "server.toml"
-    if not file.is_file():
-        raise BadInput(
-            f"{place} holds no federation", "give the folder that plfl federation init made"
-        )
+    require(
+        file.is_file(),
+        f"{place} holds no federation",
+        "give the folder that plfl federation init made",
+    )
     with new_files.writing(place), _locked(place):
         yield place, read_server(file)
 
@@ -440,6 +430,5 @@ def _read(path: Path, fix: str) -> bytes:
 
 
 def _readme(settings: ServerSettings, client: str) -> bytes:
-    template = resources.files("plfl.deploy.files") / "README.template.md"
-    text = template.read_text(encoding="utf-8")
+    text = (resources.files("plfl.deploy.files") / "README.template.md").read_text(encoding="utf-8")
     return text.format(settings=settings, name=safe_name(client)).encode()

@@ -4,35 +4,24 @@ PORT SECRET`, with the port of a SuperLink on this machine and the file of its s
 
 import logging
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plfl.deploy.files.runs import RunName, begin_run, read_run
+from plfl.deploy.files.roster import Members
 from plfl.deploy.files.settings import ServerSettings, read_server
-from plfl.deploy.flower.server import Link
-from plfl.deploy.flower.wire import FlowerWire
-from plfl.deploy.programs.members import ENROLLED, Members
-from plfl.deploy.programs.status import STATUS
-from plfl.deploy.programs.supervise import run_as_child, signals_noted
-from plfl.deploy.programs.workplace import hold
+from plfl.deploy.files.state import ENROLLED, STATUS, RunName, begin_run, now_in_words, read_run
+from plfl.deploy.flower.server import FlowerWire, Link
+from plfl.deploy.programs.supervise import hold, run_as_child, signals_noted
 from plfl.deploy.protocol.agreement import make_agreement
-from plfl.deploy.protocol.attendance import Terms
-from plfl.deploy.protocol.codec import largest_answer
+from plfl.deploy.protocol.clients import Terms
 from plfl.deploy.protocol.coordinator import Coordinator
-from plfl.errors import BadInput
+from plfl.deploy.protocol.messages import largest_answer
+from plfl.errors import require
 from plfl.federate.checkpoint import load_shared
 from plfl.federate.processes.devices import prepare
 from plfl.forecast.models import Params
 from plfl.storage import write_json
 
-# Seconds that clients have to be there for the first round, and to fetch the last model.
-_GATHERING = 60.0
-_PARTING = 60.0
-# Seconds that the SuperLink has to answer.
-_START = 120.0
-# Seconds in which the rounds of a server that was killed have ended, so that two never write.
-_LEAVING = 15.0
 log = logging.getLogger("plfl")
 
 
@@ -46,19 +35,17 @@ def serve(path: Path, port: int, secret: Path) -> None:
     agreement = make_agreement(
         named.run, config, run.seconds, run.covariates, run.statics, named.init
     )
-    rounds = settings.rounds
-    terms = Terms(
-        deadline=rounds.deadline_seconds,
-        slack=rounds.slack,
-        quorum=rounds.quorum,
-        retries=rounds.retries,
-        gathering=_GATHERING,
-        parting=_PARTING,
-    )
+    # Clients have a minute to be there for the first round, and one to fetch the last model.
+    more = settings.rounds.model_dump(exclude={"deadline_seconds"})
+    terms = Terms(deadline=settings.rounds.deadline_seconds, gathering=60.0, parting=60.0, **more)
     members = Members(settings)
-    link = Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes())
-    wire = FlowerWire(link, members.keys, members.cut)
-    with hold(settings.folder, ".rounds.lock", _LEAVING), signals_noted() as stop:
+    wire = FlowerWire(
+        Link(f"127.0.0.1:{port}", settings.ca.read_bytes(), secret.read_bytes()),
+        members.keys,
+        members.cut,
+    )
+    # The rounds of a server that was killed have ended within that time, so that two never write.
+    with hold(settings.folder, ".rounds.lock", 15.0), signals_noted() as stop:
         coordinator = Coordinator(
             agreement,
             members.ids,
@@ -71,9 +58,10 @@ def serve(path: Path, port: int, secret: Path) -> None:
         )
         log.info("waiting for %d clients", len(coordinator.clients.ids))
         try:
-            wire.open(_START)
-            largest = largest_answer(coordinator.door.shared)
-            write_json(settings.folder / ENROLLED, {"largest": largest})
+            wire.open(120.0)
+            write_json(
+                settings.folder / ENROLLED, {"largest": largest_answer(coordinator.door.shared)}
+            )
             coordinator.go()
         finally:
             wire.close()
@@ -81,8 +69,10 @@ def serve(path: Path, port: int, secret: Path) -> None:
             write_status(settings.folder, coordinator)
     log.info("all %d rounds are done", coordinator.rounds)
     if absent := [client for client in members.ids() if client not in coordinator.done]:
-        not_there = "%s did not get the last model; start the server again when they are there"
-        log.warning(not_there, ", ".join(absent[:10]))
+        log.warning(
+            "%s did not get the last model; start the server again when they are there",
+            ", ".join(absent[:10]),
+        )
 
 
 def name_run(settings: ServerSettings) -> RunName:
@@ -90,11 +80,11 @@ def name_run(settings: ServerSettings) -> RunName:
     if found := read_run(settings.folder):
         return found
     earlier = read_run(Path(settings.init)) if settings.init else None
-    if settings.init and earlier is None:
-        raise BadInput(
-            f"init = {settings.init!r} in server.toml holds no run",
-            "name the folder of an earlier one",
-        )
+    require(
+        earlier or not settings.init,
+        f"init = {settings.init!r} in server.toml holds no run",
+        "name the folder of an earlier one",
+    )
     return begin_run(settings.folder, settings.name, earlier.run if earlier else "")
 
 
@@ -145,7 +135,7 @@ def describe(coordinator: Coordinator) -> dict[str, Any]:
             {key: value for key, value in row.items() if key not in ("roster", "times")}
             for row in coordinator.history
         ],
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "written": now_in_words(),
     }
 
 

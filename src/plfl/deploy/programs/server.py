@@ -12,25 +12,29 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from plfl.deploy.files import certificates
 from plfl.deploy.files.inspection import inspect
+from plfl.deploy.files.roster import Members, fault_of_key
 from plfl.deploy.files.settings import ServerSettings, read_server
+from plfl.deploy.files.state import CUT, ENROLLED, LINK, TRAFFIC, read_facts
 from plfl.deploy.flower.process import environment
-from plfl.deploy.programs import status_page
 from plfl.deploy.programs.front import Front
-from plfl.deploy.programs.members import CUT, ENROLLED, Members, fault_of_key, read_largest
-from plfl.deploy.programs.status import TRAFFIC
-from plfl.deploy.programs.supervise import Child, command_of, keep_alive, persist
-from plfl.deploy.programs.workplace import at_work, free_port, write_link_secret
+from plfl.deploy.programs.status import page_served
+from plfl.deploy.programs.supervise import (
+    Child,
+    at_work,
+    command_of,
+    free_port,
+    keep_alive,
+    persist,
+    write_link_secret,
+)
 from plfl.storage import write_json
 
-LINK = "link.db"  # what the SuperLink keeps
-# Seconds between looks at the certificate, warnings about files, and counts of traffic.
-_LOOK = 2.0
-_DAY = 86_400.0
-_COUNT = 5.0
+_DAY = 86_400.0  # seconds
 # A SuperLink that ends so often within so many seconds of its start may have a database that it
 # cannot use.
 _MOST_EARLY = 3
@@ -53,19 +57,19 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
             None if is_insecure else settings.certificate,
             None if is_insecure else settings.key,
             fault_of_key=lambda key: fault_of_key(members.read(), key),
-            largest=lambda: read_largest(folder),
+            largest=lambda: read_facts(folder / ENROLLED).get("largest"),
         )
         for name in (ENROLLED, CUT):
             (folder / name).unlink(missing_ok=True)
         env = environment(folder)
-        mending = LinkMending(folder)
+        mending = LinkMending(folder / LINK)
         mending.look()
         command = superlink_command(settings, port, secret)
         link = Child("superlink", command, env, on_exit=mending.ended, is_own=False)
-        rounds = command_of("programs.rounds", path.absolute(), port, secret)
+        rounds = Child("rounds", command_of("programs.rounds", path.absolute(), port, secret), env)
         counting = _Counting(front, folder)
         # The SuperLink uses the same certificate on loopback.
-        renewal = Renewal(path, settings, front, lambda: mending.start_anew(link))
+        renewal = Renewal(path, settings, front, link.restart)
 
         def meanwhile() -> None:
             counting.write()
@@ -76,16 +80,14 @@ def run_server(path: Path, *, is_insecure: bool = False) -> None:
             "federation %s: listening on %s", settings.name, settings.listen or settings.address
         )
         try:
-            with status_page.served(settings, path):
-                keep_alive([link, Child("rounds", rounds, env)], stop.is_set, meanwhile)
+            with page_served(settings, path):
+                keep_alive([link, rounds], stop.is_set, meanwhile)
         finally:
             front.stop()
             _Counting(front, folder).write()
-        if stop.is_set():
-            raise stop.error(
-                "the server was stopped; every round that was closed is saved. Start it again "
-                "to go on"
-            )
+        stop.raise_if_set(
+            "the server was stopped; every round that was closed is saved. Start it again to go on"
+        )
 
 
 def superlink_command(settings: ServerSettings, port: int, secret: Path) -> list[str]:
@@ -100,25 +102,25 @@ def superlink_command(settings: ServerSettings, port: int, secret: Path) -> list
     )
 
 
+@dataclass
 class _Counting:
-    """Writes down what went through the front, now and then, and at once whose answers did not."""
-
-    def __init__(self, front: Front, folder: Path) -> None:
-        self.front = front
-        self.folder = folder
-        self.last = 0.0
-        self.cut: dict[bytes, tuple[int, str]] = {}
+    # Writes down what went through the front, now and then, and at once whose answers did not.
+    front: Front
+    folder: Path
+    last: float = 0.0
+    cut: dict[bytes, tuple[int, str]] = field(default_factory=dict)
 
     def write(self) -> None:
         with suppress(OSError):
-            if time.monotonic() - self.last > _COUNT:
+            if time.monotonic() - self.last > 5.0:
                 self.last = time.monotonic()
-                traffic = {name: vars(count) for name, count in self.front.traffic.items()}
-                write_json(self.folder / TRAFFIC, traffic)
+                write_json(self.folder / TRAFFIC, dict(self.front.traffic))
             if (cut := dict(self.front.cut)) != self.cut:
                 self.cut = cut
-                owners = {certificates.fingerprint_of_pem(key): why for key, why in cut.items()}
-                write_json(self.folder / CUT, owners)
+                write_json(
+                    self.folder / CUT,
+                    {certificates.fingerprint_of_pem(key): why for key, why in cut.items()},
+                )
 
 
 class Renewal:
@@ -140,7 +142,7 @@ class Renewal:
     def look(self) -> None:
         """Now and then; a pair of files that is being copied is left alone until it fits."""
         now = time.monotonic()
-        if now - self.last > _LOOK:
+        if now - self.last > 2.0:
             self.last = now
             if (found := self._read()) != self.known:
                 self._take(found)
@@ -167,31 +169,22 @@ class Renewal:
         return tuple(path.read_bytes() if path.is_file() else b"" for path in self.files)
 
 
+@dataclass
 class LinkMending:
     """Makes what a SuperLink keeps anew where it is damaged: nodes and runs, which the rounds enter
     again.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / LINK
-        self.is_asked = False
-        self.num_early = 0
+    path: Path
+    num_early: int = 0
 
     def look(self) -> None:
         """Remove a database that cannot be read."""
         if fault := fault_of_database(self.path):
             self._remove(f"is damaged ({fault})")
 
-    def start_anew(self, link: Child) -> None:
-        """End the SuperLink, and have it started at once."""
-        self.is_asked = True
-        link.stop()
-
     def ended(self, child: Child, status: int) -> float | None:
         """After the SuperLink's end."""
-        if self.is_asked:
-            self.is_asked = False
-            return 0.0
         self.look()
         self.num_early = self.num_early + 1 if time.monotonic() - child.started_at < _EARLY else 0
         if self.num_early >= _MOST_EARLY and self.path.exists():
@@ -205,7 +198,7 @@ class LinkMending:
 
     def _remove(self, why: str) -> None:
         log.warning("%s %s; it is made anew, and clients connect again", self.path, why)
-        for path in self.path.parent.glob(f"{LINK}*"):
+        for path in self.path.parent.glob(f"{self.path.name}*"):
             path.unlink(missing_ok=True)
 
 
@@ -213,12 +206,10 @@ def fault_of_database(path: Path) -> str | None:
     """What is wrong with an SQLite database that nobody uses now; one that is not there is all
     right.
     """
-    if not path.exists():
-        return None
     try:
-        with closing(sqlite3.connect(path, timeout=5)) as database:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", timeout=5, uri=True)) as database:
             [[said], *_] = database.execute("pragma quick_check(1)").fetchall()
-    except sqlite3.OperationalError:  # it is in use, or the disk is full
+    except sqlite3.OperationalError:  # it is not there, it is in use, or the disk is full
         return None
     except (sqlite3.DatabaseError, ValueError) as error:
         return str(error)

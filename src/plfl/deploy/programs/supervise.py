@@ -1,10 +1,12 @@
-"""Child processes that are kept alive, their lines in one log, and an orderly end.
+"""A program of a federation at work: alone in its folder, with its log, once its files can work,
+and its child processes kept alive.
 
-A child that dies is started again, after a wait that doubles while it keeps dying. A child of our
-own kind may say by its exit status that starting it again is of no use; the last error that it
-logged is then the reason. Lines of our own children are log records; lines of others go to the log
-file. What may heal by itself (`Transient`) is tried again for as long as it takes, here (`persist`)
-and in the children, with a line that says what is waited for.
+What it and its children write is for its own user alone, whatever the umask was. A child that dies
+is started again, after a wait that doubles while it keeps dying. A child of our own kind may say by
+its exit status that starting it again is of no use; the last error that it logged is then the
+reason. Lines of our own children are log records; lines of others go to the log file. What may heal
+by itself (`Transient`) is tried again for as long as it takes, here (`persist`) and in the
+children, with a line that says what is waited for.
 """
 
 import errno
@@ -12,17 +14,25 @@ import logging
 import os
 import random
 import re
+import secrets
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from plfl.deploy.files.inspection import inspect
+from plfl.deploy.files.new_files import closed_to_others, write_new
+from plfl.deploy.files.state import LINK_SECRET, LOCK, LOG, recorded
 from plfl.deploy.flower.process import PARENT, end_with_parent
 from plfl.errors import (
     BadInput,
@@ -33,6 +43,7 @@ from plfl.errors import (
     Transient,
     plain,
 )
+from plfl.storage import locked
 
 # An exit status of this and more is final: FINAL + the exit status of the error.
 FINAL = 64
@@ -41,12 +52,10 @@ _AGAIN = 3
 # A line of a child of our own kind: this, the level of a log record or _HINDERED, and the message.
 _MARK = "plfl|"
 _HINDERED = "HINDERED"
-# Seconds: for an orderly end, before a start, after which a child is well, between equal lines.
+# Seconds: for an orderly end, and before a start.
 _GRACE = 8.0
 _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 30.0
-_STABLE = 60.0
-_SAY_EVERY = 60.0
 # What a disk or a machine says that has no room now.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE, errno.EMFILE)
 # Lines that come all the time and say nothing.
@@ -80,7 +89,7 @@ class Backoff:
         """The same after a failure, which is said unless it was said within the last minute."""
         wait = self.next()
         last, at = self._said
-        if reason != last or self.clock() - at >= _SAY_EVERY:
+        if reason != last or self.clock() - at >= 60:
             self._said = (reason, self.clock())
             log.warning("%s; trying again in %.1f s", reason, wait)
         return wait
@@ -101,9 +110,10 @@ class Stop(threading.Event):
         self.number = number
         self.set()
 
-    def error(self, message: str) -> Interrupted:
-        """What ends a program that was stopped."""
-        return Interrupted(message, number=self.number)
+    def raise_if_set(self, message: str) -> None:
+        """End a program that was stopped."""
+        if self.is_set():
+            raise Interrupted(message, number=self.number)
 
 
 @contextmanager
@@ -111,8 +121,11 @@ def signals_noted() -> Iterator[Stop]:
     """What Ctrl-C or SIGTERM sets."""
     stop = Stop()
     is_main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    before = {number: signal.signal(number, stop.note) for number in numbers}
+    before = {
+        number: signal.signal(number, stop.note)
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if is_main
+    }
     try:
         yield stop
     finally:
@@ -128,14 +141,11 @@ def persist(attempt: Callable[[], T], stop: Stop, backoff: Backoff | None = None
     while True:
         try:
             found = attempt()
-        except Transient as error:
-            if stop.wait(backoff.after(str(error))):
-                raise stop.error(
-                    f"stopped while waiting: {error}. Start it again to go on"
-                ) from None
-        else:
             backoff.reset()
             return found
+        except Transient as error:
+            stop.wait(backoff.after(str(error)))
+            stop.raise_if_set(f"stopped while waiting: {error}. Start it again to go on")
 
 
 def command_of(module: str, *arguments: object) -> list[str]:
@@ -161,6 +171,7 @@ class Child:
     last_error: str = ""
     started_at: float = 0.0
     next_start: float = 0.0
+    _is_restarted: bool = False
     backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_WAIT, _LONGEST_WAIT))
 
     def start(self) -> None:
@@ -205,6 +216,12 @@ class Child:
         if self.process is not None:
             self.process.send_signal(number)
 
+    def restart(self, number: int = signal.SIGTERM) -> None:
+        """End it, and have it started at once."""
+        if self.process is not None:
+            self._is_restarted = True
+            self.process.send_signal(number)
+
     def finish(self, seconds: float) -> int:
         """Its exit status, after so many seconds at the latest, and with its last lines read."""
         assert self.process is not None
@@ -226,7 +243,7 @@ class Child:
             if status == FINAL:
                 return True
             self.next_start = time.monotonic() + self._wait_after(status)
-        elif now - self.started_at > _STABLE:
+        elif now - self.started_at > 60:  # it is well
             self.backoff.reset()
         return False
 
@@ -234,15 +251,18 @@ class Child:
         # Seconds until the next start; an error where there is none.
         if status > FINAL:
             kinds: dict[int, type[PlflError]] = {FINAL + 2: BadInput, FINAL + 130: Interrupted}
-            error = self.last_error or f"{self.name} failed; see the log"
-            raise kinds.get(status, RunFailed)(error)
+            raise kinds.get(status, RunFailed)(
+                self.last_error or f"{self.name} failed; see the log"
+            )
+        if self._is_restarted:
+            self._is_restarted = False
+            return 0.0
         if (wait := self.on_exit(self, status)) is not None:
             return wait
         if status == _AGAIN and self.last_error:
             return self.backoff.after(self.last_error)
         wait = self.backoff.next()
-        names = {-each: each.name for each in signal.Signals}
-        how = names.get(status, f"status {status}")
+        how = {-each: each.name for each in signal.Signals}.get(status, f"status {status}")
         log.warning("%s ended unexpectedly (%s); starting it again in %.1f s", self.name, how, wait)
         return wait
 
@@ -283,11 +303,6 @@ class _OneLine(PlainFormatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
-def _end_hindered(error: Exception) -> NoReturn:
-    sys.stdout.write(f"{_MARK}{_HINDERED}|{plain(str(error))}\n")
-    sys.exit(_AGAIN)
-
-
 def run_as_child(work: Callable[[], None]) -> NoReturn:
     """In a child: log for the parent, do the work, end when the parent does, and say by the exit
     status how it ended.
@@ -300,16 +315,128 @@ def run_as_child(work: Callable[[], None]) -> NoReturn:
     log.setLevel(logging.INFO)
     try:
         work()
-    except Transient as error:
-        _end_hindered(error)
-    except PlflError as error:
-        log.error("%s", error)
-        sys.exit(FINAL + error.exit_status)
     except KeyboardInterrupt:
         sys.exit(FINAL + 130)
-    except Exception as error:  # the parent starts it again
-        if isinstance(error, OSError) and error.errno in FULL:
-            _end_hindered(error)
+    except Exception as error:
+        if isinstance(error, Transient) or (isinstance(error, OSError) and error.errno in FULL):
+            sys.stdout.write(f"{_MARK}{_HINDERED}|{plain(str(error))}\n")
+            sys.exit(_AGAIN)
+        if isinstance(error, PlflError):
+            log.error("%s", error)
+            sys.exit(FINAL + error.exit_status)
         log.exception("%s: %s", type(error).__name__, error)
-        sys.exit(1)
+        sys.exit(1)  # the parent starts it again
     sys.exit(FINAL)
+
+
+@contextmanager
+def at_work(path: Path, folder: Path, *, is_insecure: bool) -> Iterator[Stop]:
+    """A program with these settings at work in its folder, until it is stopped."""
+    with ExitStack() as stack:
+        stop = stack.enter_context(signals_noted())
+        stack.enter_context(closed_to_others())
+        persist(lambda: stack.enter_context(logged(folder)), stop)
+        # Who asks how it stands holds it for a moment.
+        stack.enter_context(hold(folder, seconds=1.0))
+        stack.enter_context(recorded(folder))
+        persist(lambda: _close_to_others(folder), stop)
+        persist(lambda: check_files(path), stop)
+        if is_insecure:
+            log.warning("--insecure: everything goes over the network as it is, without TLS")
+        yield stop
+
+
+@contextmanager
+def _disk_explained(folder: Path) -> Iterator[None]:
+    # What a disk refuses: it may have room later, or the settings name what cannot be written.
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise Transient(
+                f"cannot write to {folder} ({error.strerror})", "make room there"
+            ) from None
+        raise BadInput(
+            f"cannot write to {error.filename or folder} ({error.strerror})",
+            "is folder right in the settings, and all in it yours?",
+        ) from None
+
+
+def _close_to_others(folder: Path) -> None:
+    # Take what is in a folder from others, where an earlier start or a copy has left it open.
+    with _disk_explained(folder):
+        try:
+            for path in [folder, *folder.rglob("*")]:
+                mode = stat.S_IMODE(path.lstat().st_mode)
+                if mode & 0o077 and not path.is_symlink():
+                    path.chmod(mode & 0o700)
+        except FileNotFoundError:  # something was renamed meanwhile
+            _close_to_others(folder)
+
+
+def check_files(path: Path) -> None:
+    """Refuse to start with files that cannot work; warn of what will not for long.
+
+    `Transient` where all that is wrong may heal: a clock, a certificate or a roster that is being
+    copied.
+    """
+    problems = inspect(path.absolute().parent)
+    fatal = sorted((each for each in problems if each.is_fatal), key=lambda each: each.may_heal)
+    if fatal:
+        raise (Transient if fatal[0].may_heal else BadInput)(fatal[0].message)
+    for problem in problems:
+        log.warning("%s", problem.message)
+
+
+def hold(folder: Path, name: str = LOCK, seconds: float = 0.0) -> AbstractContextManager[None]:
+    """The folder, for one process at a time; waits so many seconds for another one that is about to
+    end.
+    """
+    return locked(
+        folder / name, f"{folder} is in use: is this federation running here already?", seconds
+    )
+
+
+def free_port() -> int:
+    """A port on loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def write_link_secret(folder: Path) -> Path:
+    """A new secret that Flower's program and ours have in common, for this start alone."""
+    path = folder / LINK_SECRET
+    with _disk_explained(folder):
+        path.unlink(missing_ok=True)
+        write_new(path, secrets.token_hex(32).encode(), is_private=True)
+    return path
+
+
+@contextmanager
+def logged(folder: Path) -> Iterator[None]:
+    """Plain lines on standard error, and those and all others in the folder's log."""
+    with _disk_explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = _LogFile(folder / LOG, maxBytes=5_000_000, backupCount=3, encoding="utf-8")
+    terminal = logging.StreamHandler(sys.stderr)
+    terminal.addFilter(lambda record: record.name != raw_log.name)
+    form = PlainFormatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    for handler in (terminal, file):
+        handler.setFormatter(form)
+    before = list(log.handlers)
+    level = log.level
+    others = [each for each in before if not type(each).__module__.startswith("rich")]
+    log.handlers = [*others, terminal, file]
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.handlers = before
+        log.setLevel(level)
+        file.close()
+
+
+class _LogFile(RotatingFileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Leave out what does not fit on a full disk: the terminal has had the line."""

@@ -21,7 +21,7 @@ from plfl._version import __version__
 from plfl.config import TABLE_FIELDS, Config
 from plfl.data.panel import Panel
 from plfl.deploy.protocol.messages import Shapes
-from plfl.errors import BadInput
+from plfl.errors import BadInput, require
 from plfl.federate.guard import Guard
 from plfl.federate.plan import Plan, complete, make_plan
 from plfl.forecast.families import make_view
@@ -72,11 +72,11 @@ class Agreement:
             raise BadInput(
                 f"the server's plan cannot be read ({error})", "is it another version of plfl?"
             ) from None
-        if agreement.version != __version__:
-            raise BadInput(
-                f"the server runs plfl {agreement.version} and this client {__version__}",
-                "install the same version",
-            )
+        require(
+            agreement.version == __version__,
+            f"the server runs plfl {agreement.version} and this client {__version__}",
+            "install the same version",
+        )
         return agreement
 
     def _check_types(self) -> None:
@@ -169,8 +169,10 @@ def own_plan(
     config: Config, task: Task, local_steps: int, batch: int, guard: Guard | None = None
 ) -> Plan:
     """A client's plan with the number of steps and windows that the server asks all clients for."""
-    asked = {"local_steps": local_steps, "batch": batch, "max_passes": None}
-    plan = make_plan(config.model_copy(update=asked), task)
+    plan = make_plan(
+        config.model_copy(update={"local_steps": local_steps, "batch": batch, "max_passes": None}),
+        task,
+    )
     return replace(plan, training=plan.training._replace(guard=guard))
 
 

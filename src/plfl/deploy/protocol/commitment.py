@@ -1,14 +1,23 @@
-"""What a client does in a run that it has agreed to: on its own data, from what it has kept.
+"""What a client does in a run that it has agreed to, on its own data, and what it keeps of it.
 
 The training is the simulation's own `client_update`. What is wrong with the data is said in the
 client's own log, and to the server by the code of the rule alone.
+
+A round is one file, written whole or not at all, with the two before it beside it: its state before
+and after, and what was answered. A damaged one falls back to the one before. So a client that lost
+power goes on with its personal model, and a request that comes twice gets the same answer twice.
 """
 
 import logging
+import os
+import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,24 +26,49 @@ import numpy as np
 from plfl.config import Config
 from plfl.data.rules import Finding
 from plfl.data.sources import Loaded
-from plfl.deploy.protocol import keepsake
+from plfl.deploy.files.new_files import name_new
+from plfl.deploy.files.state import SECRET_FILE
 from plfl.deploy.protocol.agreement import Agreement, check_data, own_plan, shared_shapes
-from plfl.deploy.protocol.keepsake import Asked, Keepsake
-from plfl.errors import BadInput
+from plfl.errors import BadInput, Damaged, RunFailed
 from plfl.federate.client import ClientState, LocalTraining, client_update
 from plfl.federate.guard import Guard
-from plfl.federate.params import batches_key, client_keys, personal_key
+from plfl.federate.params import batches_key, client_keys, from_named, personal_key, to_named
 from plfl.federate.plan import Plan
 from plfl.forecast.models import Params
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task, find_refusals, make_task
-from plfl.storage import safe_name
+from plfl.storage import put_in_place, read_arrays, safe_name, write_arrays
 
+_NAMES = ("client.safetensors", "client.1.safetensors", "client.2.safetensors")
 log = logging.getLogger("plfl")
 
 
 class Refused(Exception):
     """A request that this client does not follow, and why."""
+
+
+class Asked(NamedTuple):
+    """What a round was asked with: the same again gets the same answer."""
+
+    run: str
+    round: int
+    # Digest of the shared params that it began with.
+    base: str
+    local_steps: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Keepsake:
+    """The last round that a client trained."""
+
+    asked: Asked
+    before: ClientState
+    after: ClientState
+    update: Params
+    # The shared params that the server had sent.
+    sent: Params
+    loss: float
 
 
 @dataclass
@@ -106,8 +140,7 @@ class Commitment:
         A server that knew which windows were drawn could compute them back from the updates of many
         rounds; and from two runs with the same draws, it could take the noise away.
         """
-        secret = keepsake.read_draws_secret(self.folder)
-        own = f"{self.client} {self.agreement.run} {secret}"
+        own = f"{self.client} {self.agreement.run} {_read_draws_secret(self.folder)}"
         return client_keys(self.config.seed, [own])[0]
 
     def newcomer(self) -> ClientState:
@@ -116,14 +149,15 @@ class Commitment:
         fresh = jax.tree.map(np.asarray, jax.jit(self.plan().training.init_client)(key))
         if not self.agreement.init:
             return fresh
-        earlier = self._folder_of(self.agreement.init)
-        return fresh._replace(personal=keepsake.recall_personal(earlier, fresh.personal))
+        return fresh._replace(
+            personal=recall_personal(self._folder_of(self.agreement.init), fresh.personal)
+        )
 
     def last_round(self) -> Keepsake | None:
         """The last round of this run that this client trained, if there is one."""
         template = jax.eval_shape(self.plan().training.init_client, jax.random.key(0))
         shared = {name: np.empty(*kind) for name, kind in shared_shapes(self.plan()).items()}
-        kept = keepsake.recall(self.kept_folder, template, shared)  # type: ignore[arg-type]
+        kept = recall(self.kept_folder, template, shared)  # type: ignore[arg-type]
         return kept if kept is not None and kept.asked.run == self.agreement.run else None
 
     def last_state(self) -> ClientState:
@@ -133,14 +167,13 @@ class Commitment:
 
     def train(self, asked: Asked, sent: Params, kept: Keepsake | None) -> Keepsake:
         """Train a round from what was kept of the last one, and keep it."""
-        plan = self.plan(asked.local_steps, asked.batch)
+        training = self.plan(asked.local_steps, asked.batch).training
         before = self.newcomer() if kept is None else _begin(kept, asked.round)
         key = batches_key(self.draws, asked.round)
-        data = self.task.client(0)
-        found = _update(plan.training, sent, before, data, key, jnp.int32(asked.round))
+        found = _update(training, sent, before, self.task.client(0), key, jnp.int32(asked.round))
         after, change, loss = jax.tree.map(np.asarray, found)
         trained = Keepsake(asked, before, after, change, sent, float(loss))
-        keepsake.keep(self.kept_folder, trained)
+        keep(self.kept_folder, trained)
         return trained
 
 
@@ -151,8 +184,11 @@ def _begin(kept: Keepsake, round_index: int) -> ClientState:
         log.info("round %d is asked for with other parameters: trained anew", round_index)
         return kept.before
     if kept.asked.round > round_index:
-        went_back = "the server went back from round %d to %d; personal layers go on"
-        log.warning(went_back, kept.asked.round, round_index)
+        log.warning(
+            "the server went back from round %d to %d; personal layers go on",
+            kept.asked.round,
+            round_index,
+        )
     return kept.after
 
 
@@ -178,3 +214,81 @@ def _codes(findings: Sequence[Finding]) -> str:
     # By code and title alone: details are this client's own business.
     rules = [finding.rule for finding in findings if finding.rule.level == "refused"]
     return f" ({rules[0].code} {rules[0].title}); its own log says more" if rules else ""
+
+
+def keep(folder: Path, kept: Keepsake) -> None:
+    """Store a round as the newest one."""
+    trees = {part: getattr(kept, part) for part in ("before", "after", "update", "sent")}
+    facts = {name: str(value) for name, value in kept.asked._asdict().items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    new = folder / ".client.new"
+    write_arrays(new, to_named(trees), facts | {"loss": kept.loss.hex()})
+    places = [folder / name for name in _NAMES]
+    for older, newer in pairwise(reversed(places)):
+        if newer.exists():
+            newer.replace(older)
+    put_in_place(new, places[0])
+
+
+def recall(folder: Path, template: ClientState, shared: Params) -> Keepsake | None:
+    """The newest round that is whole, or None; arrays must be like the template's and the shared
+    params'.
+    """
+    trees = {"before": template, "after": template, "update": shared, "sent": shared}
+    places = [place for name in _NAMES if (place := folder / name).exists()]
+    for place in places:
+        try:
+            named, facts = read_arrays(place)
+            asked = {name: kind(facts[name]) for name, kind in Asked.__annotations__.items()}
+            found = jax.tree.map(np.asarray, from_named(trees, named))
+            return Keepsake(asked=Asked(**asked), loss=float.fromhex(facts["loss"]), **found)
+        except (Damaged, KeyError, ValueError) as error:
+            log.warning("%s cannot be used (%s); going on with the one before", place, error)
+    if places:
+        log.warning("no stored round in %s can be used: personal layers begin anew", folder)
+    return None
+
+
+def recall_personal(folder: Path, template: Params) -> Params:
+    """The personal params after the newest round of another run, where they fit the template; its
+    own elsewhere.
+    """
+    for place in (folder / name for name in _NAMES if (folder / name).exists()):
+        try:
+            found = read_arrays(place)[0]
+        except Damaged as error:
+            log.warning("%s; going on with the one before", error)
+            continue
+        fits = {
+            name: own
+            for name, value in template.items()
+            if (own := found.get(f"after/personal/{name}")) is not None
+            and (own.shape, own.dtype) == (value.shape, value.dtype)
+        }
+        log.info("%d of %d personal layers go on from %s", len(fits), len(template), folder)
+        return {**template, **fits}  # type: ignore[dict-item]
+    return template
+
+
+def _read_draws_secret(folder: Path) -> str:
+    # What a client's draws come from; it never leaves the folder, and is made once.
+    path = folder / SECRET_FILE
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_draws_secret(folder, secrets.token_hex(32))
+    secret = path.read_text()
+    if len(secret) < 64:
+        raise RunFailed(
+            f"{path} is damaged",
+            "restore it, or remove it: the rounds to come then draw other windows",
+        )
+    return secret
+
+
+def write_draws_secret(folder: Path, secret: str) -> None:
+    """Write a client's secret, unless there is one."""
+    new = folder / f".{SECRET_FILE}.{os.getpid()}"
+    new.touch(mode=0o600)
+    new.write_text(secret)
+    with suppress(FileExistsError):
+        name_new(new, folder / SECRET_FILE)

@@ -21,11 +21,17 @@ import numpy as np
 
 from plfl._version import __version__
 from plfl.deploy.protocol.agreement import Agreement, blank_plan, shared_shapes
-from plfl.deploy.protocol.attendance import Attendance, Terms, Wire
+from plfl.deploy.protocol.clients import (
+    STALLED,
+    Attendance,
+    OpenRound,
+    Terms,
+    Wire,
+    find_rests,
+    look_back,
+)
 from plfl.deploy.protocol.messages import DONE, END, TRAIN, UPDATE, Message
-from plfl.deploy.protocol.open_round import OpenRound
-from plfl.deploy.protocol.pace import STALLED, find_rests, look_back
-from plfl.errors import BadInput, Interrupted, RunFailed, Transient
+from plfl.errors import BadInput, Interrupted, RunFailed, Transient, require
 from plfl.federate import checkpoint, gate, params, server
 from plfl.federate.plan import count_batch, count_steps
 from plfl.federate.round import Answers, FederationState, cohort_size, run_round, stack_replies
@@ -64,10 +70,10 @@ class Coordinator:
         )
         self.plan = blank_plan(self.agreement)
         self.door = gate.Door(self.agreement.run, shared_shapes(self.plan))
-        if not self.door.shared:
-            raise BadInput(
-                "nothing is shared (personal = all), so there is nothing for a server to do"
-            )
+        require(
+            self.door.shared,
+            "nothing is shared (personal = all), so there is nothing for a server to do",
+        )
         self.stamp = checkpoint.Stamp(
             self.agreement.digest, __version__, "", f"jax {jax.__version__}"
         )
@@ -106,8 +112,9 @@ class Coordinator:
 
     def _first_state(self) -> server.ServerState:
         training = self.plan.training
-        first = jax.jit(training.model.init)(params.shared_key(self.plan.config.seed))
-        shared, _ = training.partition.split(first)
+        shared, _ = training.partition.split(
+            jax.jit(training.model.init)(params.shared_key(self.plan.config.seed))
+        )
         if self.init is not None:
             shared = _fit(self.init, shared)
         return self.plan.server.init(shared, len(self.clients.ids))
@@ -122,10 +129,10 @@ class Coordinator:
             self._save()
             return
         if found.stamp.run != self.stamp.run:
-            is_same = found.stamp.version == __version__
             older = f"of plfl {found.stamp.version}, and this is {__version__}"
             raise BadInput(
-                f"{self.folder} holds a run {'with other settings' if is_same else older}",
+                f"{self.folder} holds a run "
+                f"{'with other settings' if found.stamp.version == __version__ else older}",
                 "give this one a folder of its own in server.toml, with init = "
                 f'"{self.folder.name}" to begin with the last parameters of that one',
             )
@@ -159,37 +166,41 @@ class Coordinator:
 
     def _grow(self) -> None:
         # Take in clients that were added to the roster.
-        if new := self.clients.find_new():
+        if new := [client for client in self.roster() if client not in self.clients.ids]:
+            self.clients.ids += new
             self.state = server.join(self.plan.server, self.state, len(new))
             log.info("clients joined the roster: %s", ", ".join(new))
 
     def _meet(self) -> None:
         # Agree with the clients that are there and new; wait until enough of them are.
         self._grow()
+        clients = self.clients
         begun = self.clock()
         gathered = begun + (0.0 if self.history else self.terms.gathering)
-        needed = self._needed(cohort_size(self.plan.config.fraction, len(self.clients.ids)))
+        needed = self._needed(cohort_size(self.plan.config.fraction, len(clients.ids)))
         for wait in chain([0.0], repeat(1.0)):
-            self.clients.forgive()
-            self.clients.invite([c for c in self.clients.here() if c not in self.clients.windows])
-            for client, said in self.clients.collect(wait):
-                self.clients.hear(client, said)
-            num_ready = len(self.clients.eligible())
-            # Only the first meeting waits for those who were asked and have not answered.
-            is_settled = self._has_met or not self.clients.is_awaited()
-            is_gathered = self.clients.is_complete() or self.clock() >= gathered
-            if num_ready >= needed and is_gathered and is_settled:
+            clients.forgive()
+            clients.invite([each for each in clients.here() if each not in clients.windows])
+            for client, said in clients.collect(wait):
+                clients.hear(client, said)
+            num_ready = len(clients.eligible())
+            if num_ready >= needed and self._is_settled(gathered):
                 self._has_met = True
                 return
             self._leave_if_stopped()
             if self.clock() > begun + self.terms.settling:
                 raise RunFailed(
-                    f"after {self.terms.settling:.0f} s only {num_ready} of "
-                    f"{len(self.clients.ids)} clients are ready, and {needed} are "
-                    f"needed{self.clients.complaints()}. Start the server again when they are "
-                    "there",
+                    f"after {self.terms.settling:.0f} s only {num_ready} of {len(clients.ids)} "
+                    f"clients are ready, and {needed} are needed{clients.complaints()}. Start the "
+                    "server again when they are there",
                     f"round {len(self.history)} is safe",
                 )
+
+    def _is_settled(self, gathered: float) -> bool:
+        # Only the first meeting waits for those who were asked and have not answered.
+        silent = set(self.roster()) - set(self.clients.windows) - set(self.clients.refused)
+        is_heard = self._has_met or not self.clients.is_awaited()
+        return is_heard and (not silent or self.clock() >= gathered)
 
     def _needed(self, num_wanted: int) -> int:
         # How many of a cohort have to answer.
@@ -228,14 +239,13 @@ class Coordinator:
         # Of the clients that are there and do not rest, those with the lowest tickets, as in the
         # simulation. Who rests counts for the quorum, so that it never falls because somebody does.
         eligible = self.clients.eligible()
-        size = cohort_size(self.plan.config.fraction, len(self.clients.ids))
-        num = min(size, len(eligible))
+        config = self.plan.config
+        num = min(cohort_size(config.fraction, len(self.clients.ids)), len(eligible))
         awake = self._awake(eligible, self._needed(num))
         if len(awake) > num:
-            keys = params.client_keys(self.plan.config.seed, awake)
+            keys = params.client_keys(config.seed, awake)
             tickets = np.asarray(jax.vmap(lambda key: params.cohort_ticket(key, round_index))(keys))
-            chosen = np.argsort(tickets, kind="stable")[:num]
-            awake = [awake[k] for k in np.sort(chosen)]
+            awake = [awake[k] for k in np.sort(np.argsort(tickets, kind="stable")[:num])]
         return awake, self._needed(num)
 
     def _awake(self, clients: Sequence[str], num: int) -> list[str]:
@@ -245,13 +255,10 @@ class Coordinator:
         still = resting[max(0, num - (len(clients) - len(resting))) :]
         return [client for client in clients if client not in still]
 
-    def _broadcast(self, client: str) -> dict[str, np.ndarray]:
-        shared = self.plan.server.broadcast(self.state, self.clients.ids.index(client))
-        return {name: np.asarray(value) for name, value in shared.items()}
-
     def _request(self, kind: str, client: str, **facts: Any) -> Message:
         # A request that comes with the shared params.
-        shared = self._broadcast(client)
+        found = self.plan.server.broadcast(self.state, self.clients.ids.index(client))
+        shared = {name: np.asarray(value) for name, value in found.items()}
         known = {"agreement": self.agreement.digest, "base": digest(shared)}
         return Message(kind, {**known, **facts}, shared)
 
@@ -305,15 +312,18 @@ class Coordinator:
         )
         self._say_who_rests()
         self._save()
-        counted = (found.number, self.rounds, len(accepted), len(found.requests))
-        log.info("round %d of %d: %d of %d counted", *counted)
+        log.info(
+            "round %d of %d: %d of %d counted",
+            *(found.number, self.rounds, len(accepted), len(found.requests)),
+        )
         self.observer(self)
 
     def _follow(self, found: OpenRound) -> dict[str, int]:
         # Step with the good answers; the gate's verdict on each client.
         def train(state: FederationState, cohort: jax.Array, round_index: jax.Array) -> Answers:
-            stacked = stack_replies(found.good, self.clients.ids, self.door.shared)
-            return Answers(state.clients, *stacked)
+            return Answers(
+                state.clients, *stack_replies(found.good, self.clients.ids, self.door.shared)
+            )
 
         result = run_round(
             FederationState(self.state, ()),  # type: ignore[arg-type]
@@ -332,11 +342,15 @@ class Coordinator:
         self.rests = find_rests(self.history)
         faulty = {*row["stalled"], *(bad["client"] for bad in row["quarantined"])}
         for bad in row["quarantined"]:
-            facts = (row["round"], bad["client"], bad["reason"])
-            log.warning("round %d: the update of %s does not count: %s", *facts)
+            log.warning(
+                "round %d: the update of %s does not count: %s",
+                *(row["round"], bad["client"], bad["reason"]),
+            )
         for client in faulty & set(self.rests):
-            facts = (client, self.rests[client].until, self.rests[client].why)
-            log.warning("%s rests, and is asked again in round %d: %s", *facts)
+            log.warning(
+                "%s rests, and is asked again in round %d: %s",
+                *(client, self.rests[client].until, self.rests[client].why),
+            )
 
     def _part(self) -> None:
         # Give the last shared params to every client that is there.
@@ -362,10 +376,10 @@ def _fit(given: Params, template: Params) -> Params:
     # The params of an earlier run that this one shares.
     for name, value in template.items():
         found = np.shape(given[name]) if name in given else "nothing"
-        if found != np.shape(value):
-            raise BadInput(
-                f"the run that init names does not fit: it has {found} as {name}, and "
-                f"{np.shape(value)} is needed",
-                "train with its settings, or leave init out",
-            )
+        require(
+            found == np.shape(value),
+            f"the run that init names does not fit: it has {found} as {name}, and "
+            f"{np.shape(value)} is needed",
+            "train with its settings, or leave init out",
+        )
     return {name: jnp.asarray(given[name], value.dtype) for name, value in template.items()}

@@ -18,11 +18,10 @@ import numpy as np
 
 from plfl.config import Config
 from plfl.data.sources import Loaded
-from plfl.deploy.files.runs import COUNT_FILE, PLAN_FILE, parse_counts
 from plfl.deploy.files.settings import Policy
+from plfl.deploy.files.state import COUNT_FILE, PLAN_FILE, parse_counts
 from plfl.deploy.protocol.agreement import Agreement, shared_shapes
-from plfl.deploy.protocol.commitment import Commitment, Refused, forget_programs
-from plfl.deploy.protocol.keepsake import Asked
+from plfl.deploy.protocol.commitment import Asked, Commitment, Refused, forget_programs
 from plfl.deploy.protocol.messages import DONE, END, PLAN, READY, UPDATE, Message, leave, refuse
 from plfl.deploy.protocol.policy import (
     fault_of_config,
@@ -62,8 +61,10 @@ class Node:
         """
         try:
             _refuse_if(fault_of_request(self.policy, request))
-            said = {PLAN: self._agree, END: self._end}.get(request.kind, self._train)(request)
-            return leave(said, shared_shapes(self.agreed.plan()))
+            return leave(
+                {PLAN: self._agree, END: self._end}.get(request.kind, self._train)(request),
+                shared_shapes(self.agreed.plan()),
+            )
         except (Refused, BadInput) as error:
             reason = str(error)
         except OSError as error:
@@ -91,9 +92,14 @@ class Node:
             ) from None
 
     def _commit(self, agreement: Agreement) -> Commitment:
-        config = agreement.settings(self.home)
-        guard = guard_of(self.policy)
-        return Commitment(agreement, config, self.client, self.folder, self.load, guard)
+        return Commitment(
+            agreement,
+            agreement.settings(self.home),
+            self.client,
+            self.folder,
+            self.load,
+            guard_of(self.policy),
+        )
 
     def _agree(self, request: Message) -> Message:
         # A plan that is refused leaves no trace: the one before goes on.
@@ -103,7 +109,9 @@ class Node:
         except ValueError as error:
             raise Refused(f"the server's settings are not valid here: {error}") from None
         _refuse_if(fault_of_config(self.policy, proposed.config))
-        is_new = not self._knows(agreement)
+        is_new = True
+        with suppress(Refused):
+            is_new = self.agreed.agreement.digest != agreement.digest
         with self._counting("plans") if is_new else nullcontext():
             shared = proposed.plan().training.partition.shared
         _refuse_if(fault_of_layers(self.policy, shared))
@@ -112,36 +120,41 @@ class Node:
         self.agreed = proposed
         if is_new:
             forget_programs()
-        facts = {"client": self.client, "agreement": agreement.digest}
-        return Message(READY, {**facts, "num_windows": proposed.num_windows})
-
-    def _knows(self, agreement: Agreement) -> bool:
-        # Whether this is the plan that was agreed to last.
-        with suppress(Refused):
-            return self.agreed.agreement.digest == agreement.digest
-        return False
+        return Message(
+            READY,
+            {
+                "client": self.client,
+                "agreement": agreement.digest,
+                "num_windows": proposed.num_windows,
+            },
+        )
 
     def _train(self, request: Message) -> Message:
         agreed = self.agreed
         sent = self._sent_params(request)
         _refuse_if(fault_of_training(agreed.config, request.facts, agreed.num_windows))
-        facts = {name: fact for name, fact in request.facts.items() if name != "agreement"}
-        asked = Asked(run=agreed.agreement.run, **facts)
+        asked = Asked(
+            run=agreed.agreement.run,
+            **{name: fact for name, fact in request.facts.items() if name != "agreement"},
+        )
         kept = agreed.last_round()
         if kept is None or kept.asked != asked:
             with self._counting("rounds"):
                 kept = agreed.train(asked, sent, kept)
         else:
             log.info("round %d was asked again: the same answer", asked.round)
-        said = {
-            "client": self.client,
-            "run": asked.run,
-            "round": asked.round,
-            "base": asked.base,
-            "num_windows": agreed.num_windows,
-            "loss": kept.loss,
-        }
-        return Message(UPDATE, said, {name: np.asarray(kept.update[name]) for name in kept.update})
+        return Message(
+            UPDATE,
+            {
+                "client": self.client,
+                "run": asked.run,
+                "round": asked.round,
+                "base": asked.base,
+                "num_windows": agreed.num_windows,
+                "loss": kept.loss,
+            },
+            {name: np.asarray(kept.update[name]) for name in kept.update},
+        )
 
     def _end(self, request: Message) -> Message:
         sent = self._sent_params(request)

@@ -57,8 +57,10 @@ def _fault_of_floors(policy: Policy, facts: Mapping[str, Any]) -> str | None:
         if facts[name] < least:
             return f"{name} = {facts[name]} is below this client's floor of {least}"
     if facts["batch"] % policy.min_batch:
-        floor = f"this client's floor of {policy.min_batch}"
-        return f"batch = {facts['batch']} is not a multiple of {floor}"
+        return (
+            f"batch = {facts['batch']} is not a multiple of this client's floor of "
+            f"{policy.min_batch}"
+        )
     return None
 
 
@@ -67,8 +69,9 @@ def fault_of_config(policy: Policy, config: Config) -> str | None:
     if config.recipe not in policy.recipes:
         return f"recipe {config.recipe!r} is not allowed here, only {', '.join(policy.recipes)}"
     if config.rounds > policy.max_rounds:
-        limit = f"this client's limit of {policy.max_rounds} rounds"
-        return f"rounds = {config.rounds} is above {limit}"
+        return (
+            f"rounds = {config.rounds} is above this client's limit of {policy.max_rounds} rounds"
+        )
     own = complete(make_recipe(config.recipe, policy.settings))
     if name := next(_differing(config, own), None):
         value = _show(getattr(config, name))
@@ -141,8 +144,10 @@ def fault_of_params(policy: Policy, sent: Mapping[str, np.ndarray]) -> str | Non
         most = policy.max_unit if is_layer else policy.max_bias
         if (size := float(sizes.max(initial=0))) > most:
             kind = "a unit of norm" if is_layer else "a value of"
-            limit = f"above this client's limit of {most:g}"
-            return f"parameter {name!r} came with {kind} {size:.3g}, {limit}"
+            return (
+                f"parameter {name!r} came with {kind} {size:.3g}, above this client's limit of "
+                f"{most:g}"
+            )
     return None
 
 
@@ -155,11 +160,14 @@ def fault_of_counts(policy: Policy, counts: Mapping[str, float]) -> str | None:
     """
     for name in ("plans", "rounds", "ends"):
         if counts[name] > (most := getattr(policy, f"max_{name}")):
-            limit = f"as many as its policy allows (max_{name})"
-            return f"this client has answered {most} {name}, {limit}"
+            return (
+                f"this client has answered {most} {name}, as many as its policy allows (max_{name})"
+            )
     if counts["seconds"] > policy.max_seconds:
-        limit = "as long as its policy allows (max_seconds)"
-        return f"this client has worked {policy.max_seconds:g} s today, {limit}"
+        return (
+            f"this client has worked {policy.max_seconds:g} s today, as long as its policy allows "
+            "(max_seconds)"
+        )
     return None
 
 
