@@ -496,7 +496,114 @@ def opsd(truth: Truth) -> str:
     return lines(header, rows)
 
 
+@shape("Europe/Warsaw", 60)
+def tauron(truth: Truth) -> str:
+    """Polish names; hours are numbers by the count of the day."""
+    rows = (
+        f"{start:%Y-%m-%d};{period};{comma(kwh)}"
+        for start, period, kwh in zip(truth.starts, truth.periods(), truth.only, strict=True)
+    )
+    return lines("Data;Godzina;Zużycie [kWh]", rows)
+
+
+@shape("Europe/Helsinki", 60, "643000000000000001", "643000000000000002")
+def fingrid_datahub(truth: Truth) -> str:
+    """Finnish names, a product code in each row, UTC with Z, the unit in a column."""
+    header = (
+        "Mittauspisteen tunnus GSRN;Tuotetyyppi;Resoluutio;Yksikkö;Lukeman tyyppi;Alkuaika;Määrä;"
+        "Laatu"
+    )
+    rows = (
+        f"{name};8716867000030;PT1H;kWh;BN01;{start.tz_convert('UTC'):%Y-%m-%dT%H:%M:%SZ};"
+        f"{comma(kwh, 6)};OK"
+        for name, start, _, kwh in truth.rows()
+    )
+    return lines(header, rows)
+
+
+@shape("Europe/Oslo", 60)
+def elhub(truth: Truth) -> str:
+    """Norwegian names: fra and til, dd.mm.yyyy."""
+    rows = (
+        f"{start:%d.%m.%Y %H:%M};{end:%d.%m.%Y %H:%M};{comma(kwh)};Avlest"
+        for _, start, end, kwh in truth.rows()
+    )
+    return lines("Fra;Til;KWH 60 Forbruk;Kvalitet", rows)
+
+
+@shape("Europe/Stockholm", 60)
+def swedish_grid(truth: Truth) -> str:
+    """The unit stands above the table and nowhere else."""
+    header = "Anläggning: 735999000000000001\nEnhet: Wh\n\nDatum;Värde"
+    rows = (f"{start:%Y-%m-%d %H:%M};{1000 * kwh:.0f}" for _, start, _, kwh in truth.rows())
+    return lines(header, rows)
+
+
 # Anywhere
+
+
+@shape("Europe/Berlin", 1, days=21)
+def shelly_pro_3em(truth: Truth) -> str:
+    """Three phases in Wh that no name says, epoch seconds, returned energy beside each."""
+    header = ",".join(
+        f"{phase}_{what}"
+        for phase in "abc"
+        for what in ("total_act_energy", "total_act_ret_energy")
+    )
+    rows = (
+        f"{int(start.timestamp())},{500 * kwh:.3f},0.1,{300 * kwh:.3f},0.0,{200 * kwh:.3f},0.2"
+        for _, start, _, kwh in truth.rows()
+    )
+    return lines(f"timestamp,{header}", rows)
+
+
+@shape("Europe/Berlin", 60)
+def iammeter(truth: Truth) -> str:
+    """Voltage, current and power beside a register."""
+    header = (
+        "Local Time,Voltage(V),Current(A),Active Power(W),Forward Energy(kWh),Reverse Energy(kWh)"
+    )
+    total = 100 + np.concatenate([[0], np.cumsum(truth.only)])
+    stamps = truth.starts.append(truth.ends[-1:])
+    rows = (
+        f"{stamp:%Y-%m-%d %H:%M:%S},230.1,1.2,276,{value:.3f},0.1"
+        for stamp, value in zip(stamps, total, strict=True)
+    )
+    return lines(header, rows)
+
+
+@shape("America/New_York", 60, "A-1", "A-2", first="2023-11-13")
+def day_rows_by_a_12_hour_clock(truth: Truth) -> str:
+    """A row per day and meter, columns from 12:00 AM to 11:00 PM, a total."""
+    hours = [at(pd.Timestamp(2024, 1, 1, hour), "%-I:%M %p") for hour in range(24)]
+
+    def rows() -> Iterator[str]:
+        for name, values in truth.kwh.items():
+            for day, own in zip(truth.starts[::24], values.reshape(-1, 24), strict=True):
+                cells = ",".join(f"{kwh:.3f}" for kwh in own)
+                yield f"{name},{day:%m/%d/%Y},{own.sum():.3f},{cells}"
+
+    return lines(",".join(["Meter,Date,Total", *hours]), rows())
+
+
+@shape("America/New_York", 60)
+def hours_without_minutes(truth: Truth) -> str:
+    """Date and hour, as 1 AM."""
+    rows = (
+        f"{start:%m/%d/%Y},{at(start, '%-I %p')},{kwh:.3f}" for _, start, _, kwh in truth.rows()
+    )
+    return lines("Date,Hour,Usage (kWh)", rows)
+
+
+@shape("America/New_York", 60, "Total Usage")
+def sense(truth: Truth) -> str:
+    """Devices and the whole in rows; solar production is one of them."""
+    rows = (
+        f"{start:%Y-%m-%d %H:%M:%S},{device},{1000 * used:.0f},{used:.3f}"
+        for _, start, _, kwh in truth.rows()
+        for device, used in (("mains,Total Usage,", kwh), ("solar,Solar Production,", 0.3))
+    )
+    return lines("DateTime,Device ID,Name,Device Type,Avg Wattage,kWh", rows)
 
 
 @shape("Australia/Sydney", 30, "1", "2", first="2012-07-01")
@@ -546,12 +653,18 @@ def refit(truth: Truth) -> str:
 
 @shape("Europe/Berlin", 60, "sensor.house_energy")
 def home_assistant(truth: Truth) -> str:
-    """A register by entity, with times at which it could not be asked."""
+    """A register by entity, with times at which it could not be asked; power and temperatures are
+    entities too.
+    """
     total = 1000 + np.concatenate([[0], np.cumsum(truth.only)])
     stamps = truth.starts.append(truth.ends[-1:]).tz_convert("UTC")
     rows = (
-        f"sensor.house_energy,{'unavailable' if k % 97 == 50 else f'{value:.3f}'},"
-        f"{stamp:%Y-%m-%dT%H:%M:%S.000Z}"
+        f"sensor.{name},{state},{stamp:%Y-%m-%dT%H:%M:%S.000Z}"
         for k, (stamp, value) in enumerate(zip(stamps, total, strict=True))
+        for name, state in (
+            ("house_energy", "unavailable" if k % 97 == 50 else f"{value:.3f}"),
+            ("kitchen_power", f"{k % 31 * 20}"),
+            ("outdoor_temperature", f"{5 + k % 9}"),
+        )
     )
     return lines("entity_id,state,last_changed", rows)

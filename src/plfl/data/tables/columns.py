@@ -34,6 +34,7 @@ class Columns:
     has_header: bool = True  # whether the names of the columns stand in it
     has_mark: bool = False  # whether it begins with a byte-order mark
     encoding: str = "utf-8"
+    before: tuple[str, ...] = ()  # cells of a text above its header
     sample: Mapping[str, Sequence[str]] | None = None  # first cells, where they were looked at
 
     def fault(

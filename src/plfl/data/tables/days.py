@@ -1,12 +1,14 @@
 """Tables with a row per day: columns that are times of day, or numbers of the periods of a day."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 _DAY = 86_400
 _TIME = r"(\d{1,2})[:.h]?(\d{2})(?:[:.]00)?"
-_CLOCK = re.compile(rf"\D{{0,4}}?{_TIME}(?:\s*[-–/]\s*\d{{1,2}}[:.h]?\d{{2}}(?:[:.]00)?)?")
+_CLOCK = re.compile(
+    rf"\D{{0,4}}?{_TIME}\s*(am|pm|)(?:\s*[-–/]\s*\d{{1,2}}[:.h]?\d{{2}}(?:[:.]00)?)?", re.IGNORECASE
+)
 _NUMBER = re.compile(
     r"(|h|hr|hour|he|hour ending|int|interval|v|val|value|e|p|period|kwh|q|slot|hh|t|load)"
     r"[ _]*0*(\d{1,3})(?: ?[a-z()]+)?"
@@ -37,7 +39,7 @@ def find_slots(names: Sequence[str]) -> Slots | None:
 def _by_clock(names: Sequence[str]) -> Slots | None:
     """Columns that name times; the last of them midnight, if they are ends."""
     found = {name: match for name in names if (match := _CLOCK.fullmatch(name.strip()))}
-    seconds = [int(match[1]) * 3600 + int(match[2]) * 60 for match in found.values()]
+    seconds = [_seconds(*match.groups()) for match in found.values()]
     if len(seconds) not in (24, 48, 96, 144, 288):
         return None
     step = _DAY // len(seconds)
@@ -46,15 +48,27 @@ def _by_clock(names: Sequence[str]) -> Slots | None:
     return Slots(tuple(found), tuple(starts), False) if ends or seconds == starts else None
 
 
+def _seconds(hour: str, minute: str, half: str) -> int:
+    """Seconds after midnight, also by a 12-hour clock."""
+    hours = int(hour) if not half else int(hour) % 12 + 12 * (half.lower() == "pm")
+    return hours * 3600 + int(minute) * 60
+
+
 def _by_number(names: Sequence[str]) -> Slots | None:
     """Columns that are numbered from 0 or 1 on, with the same word before each number."""
     found = {name: match for name in names if (match := _NUMBER.fullmatch(name.strip().lower()))}
     for stem in {match[1] for match in found.values()}:
         own = {name: int(match[2]) for name, match in found.items() if match[1] == stem}
-        first = min(own.values())
-        per_day = _PERIODS.get(len(own))
-        is_row = list(own.values()) == list(range(first, first + len(own)))
-        if per_day and first in (0, 1) and is_row:
-            seconds = tuple(k * _DAY // per_day for k in range(len(own)))
-            return Slots(tuple(own), seconds, len(own) > per_day)
+        if slots := _in_a_row(own):
+            return slots
     return None
+
+
+def _in_a_row(numbers: Mapping[str, int]) -> Slots | None:
+    first = min(numbers.values())
+    per_day = _PERIODS.get(len(numbers))
+    is_row = list(numbers.values()) == list(range(first, first + len(numbers)))
+    if per_day is None or first not in (0, 1) or not is_row:
+        return None
+    seconds = tuple(k * _DAY // per_day for k in range(len(numbers)))
+    return Slots(tuple(numbers), seconds, len(numbers) > per_day)

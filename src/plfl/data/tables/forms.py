@@ -22,7 +22,8 @@ EPOCH_UNITS = {"unix": 1, "unix_ms": 1000, "unix_us": 10**6, "unix_ns": 10**9}
 
 _DIGITS = r"(\d+|\d{1,3}([.,' \u00a0\u202f]\d{3})+)"
 _NUMBER = re.compile(rf"[-+]?({_DIGITS}([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?", re.ASCII)
-_CLOCK = r"\d{1,2}[:.h]\d{2}([:.]\d{2}([.,]\d+)?)?(\s*[AaPp]\.?\s?[Mm]\.?)?"
+_HALF = r"\s*[AaPp]\.?\s?[Mm]\.?"
+_CLOCK = rf"(\d{{1,2}}[:.h]\d{{2}}([:.]\d{{2}}([.,]\d+)?)?({_HALF})?|\d{{1,2}}{_HALF})"
 _OFFSET = r"\s*(Z|UTC|GMT|[A-Z]{3,4}|[-+]\d{2}:?\d{2}|[-+]\d{2})"
 _MONTH = "(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
 # Each way to write a date, and in strptime's words; two where day and month could be either.
@@ -88,9 +89,19 @@ def split_unit(cell: str) -> tuple[str, str]:
     return (found["number"], found["unit"]) if found else (cell.strip(), "")
 
 
+def is_marked(cell: str) -> bool:
+    """Whether a number has a point or a comma in it."""
+    return "." in cell or "," in cell
+
+
 def is_day_end(cell: str) -> bool:
     """Whether a stamp says that it is the end of a day, as 24:00 does."""
     return bool(_DAY_END.fullmatch(_start_of(cell.strip())))
+
+
+def _known(cells: Iterable[str]) -> list[str]:
+    """Cells that hold something."""
+    return [text for cell in cells if (text := cell.strip()) not in MISSING]
 
 
 def _start_of(text: str) -> str:
@@ -127,23 +138,24 @@ def find_time_form(cells: Iterable[str]) -> TimeForm | None:
     >>> find_time_form(["1/2/2024 0:00", "1/22/2024 0:00"]).formats
     ('%m/%d/%Y %H:%M',)
     """
-    texts = [_start_of(text) for cell in cells if (text := cell.strip()) not in MISSING]
+    texts = [_start_of(text) for text in _known(cells)]
     if not texts:
         return None
-    plain = [_ISO.fullmatch(text) for text in texts]
-    if all(plain):
-        return TimeForm((None,), bool(plain[0] and plain[0]["zone"]))
+    iso = _ISO.fullmatch(texts[0])
+    if iso and all(map(_ISO.fullmatch, texts)):
+        return TimeForm((None,), bool(iso["zone"]))
     found = _STAMP.fullmatch(texts[0])
-    if found is None:
-        return _find_epoch(texts)
-    at = next(k for k, (pattern, _) in enumerate(_DATES) if re.fullmatch(pattern, found["date"]))
-    pattern, dates = _DATES[at]
-    if pattern.startswith("(19") and not found["clock"] and (epoch := _find_epoch(texts)):
+    epoch = _find_epoch(texts)
+    if found is None or (epoch and not found["clock"]):
         return epoch
-    dates = _vote(texts, dates)
-    rest = _clock_format(found["glue"], found["clock"]) if found["clock"] else ""
-    zone = "%z" if found["zone"] else ""
-    return TimeForm(tuple(date + rest + zone for date in dates), bool(zone))
+    dates = _vote(texts, _date_formats(found["date"]))
+    rest = _clock_format(found["glue"], found["clock"]) + ("%z" if found["zone"] else "")
+    return TimeForm(tuple(date + rest for date in dates), bool(found["zone"]))
+
+
+def _date_formats(date: str) -> tuple[str, ...]:
+    """The ways to read a date."""
+    return next(formats for pattern, formats in _DATES if re.fullmatch(pattern, date))
 
 
 def _vote(texts: Sequence[str], dates: tuple[str, ...]) -> tuple[str, ...]:
@@ -158,14 +170,16 @@ def _vote(texts: Sequence[str], dates: tuple[str, ...]) -> tuple[str, ...]:
     return dates[1:] if second > 12 else dates
 
 
-def _clock_format(glue: str, clock: str) -> str:
-    """A time of day in strptime's words."""
+def _clock_format(glue: str, clock: str | None) -> str:
+    """A time of day in strptime's words; nothing if there is none."""
+    if not clock:
+        return ""
     if clock.isdigit():
         return glue + ("%H%M" if len(clock) == 4 else "%H%M%S")
     hour = "%I" if "m" in clock.lower() else "%H"
-    numbers = re.match(r"\d{1,2}([:.h])\d{2}([:.]\d{2})?", clock)
+    numbers = re.match(r"\d{1,2}(?:([:.h])\d{2}([:.]\d{2})?)?", clock)
     assert numbers is not None
-    text = f"{glue}{hour}{numbers[1]}%M"
+    text = f"{glue}{hour}" + (f"{numbers[1]}%M" if numbers[1] else "")
     text += f"{numbers[2][0]}%S" if numbers[2] else ""
     gap = re.search(r"(\s*)[AaPp]\.?\s?[Mm]", clock)
     return text + (f"{gap[1]}%p" if gap else "")
@@ -177,7 +191,7 @@ def find_clock_format(cells: Iterable[str]) -> str | None:
     >>> find_clock_format(["0:15", "12:30"]), find_clock_format(["0015", "1230"])
     ('%H:%M', '%H%M')
     """
-    texts = [text for cell in cells if (text := cell.strip()) not in MISSING]
+    texts = _known(cells)
     if texts and all(map(_CLOCK_ALONE.fullmatch, texts)):
         return _clock_format("", texts[0])
     is_compact = all(re.fullmatch(r"([01]\d|2[0-4])[0-5]\d", text) for text in texts)

@@ -21,6 +21,12 @@ _MAINLY = 0.5
 _MOST_VALUES = 640
 # Rows per stamp, from which on stamps come again and again.
 _REPEATED = 1.2
+_KINDS = (
+    (pa.types.is_timestamp, "datetime"),
+    (pa.types.is_date, "date"),
+    (pa.types.is_time, "time"),
+    (is_number, "number"),
+)
 # How pandas names a column that was the index, if that had no name.
 INDEX = "__index_level_"
 
@@ -90,7 +96,7 @@ class Head:
             cells = rows.texts(name) if is_text(cells.type) else cells
             with suppress(pa.ArrowException):  # of some types Arrow does not tell cells apart
                 cells = cells.unique()
-            found |= dict.fromkeys(show(cell) for cell in cells if cell.is_valid)
+            found |= dict.fromkeys(_say(cell) for cell in cells if cell.is_valid)
             if len(found) > _MOST_VALUES:
                 break
         return list(found)
@@ -114,24 +120,26 @@ class Head:
                 yield from texts.filter(pc.match_substring_regex(texts, "[.,]")).to_pylist()
 
 
+def _say(cell: pa.Scalar) -> str:
+    """A cell in full, as names of registers are compared."""
+    return cell.as_py().strip() if is_text(cell.type) else show(cell)
+
+
 def is_row_number(name: str) -> bool:
     """Whether that is how pandas names a column that was the number of the row."""
     return name == "" or name.startswith((INDEX, UNNAMED))
 
 
 def _kind_of(kind: pa.DataType, cells: Sequence[str]) -> str:
-    if pa.types.is_timestamp(kind):
-        return "datetime"
-    if pa.types.is_date(kind):
-        return "date"
-    if pa.types.is_time(kind):
-        return "time"
-    if is_number(kind):
-        return "number"
+    for is_kind, name in _KINDS:
+        if is_kind(kind):
+            return name
     if pa.types.is_null(kind) or not cells:
         return "empty"
-    if not is_text(kind):
-        return "other"
+    return _vote(cells) if is_text(kind) else "other"
+
+
+def _vote(cells: Sequence[str]) -> str:
     found = [kind_of(cell) for cell in cells]
     known = [each for each in found if each != "empty"]
     if not known:

@@ -4,6 +4,7 @@ one; and which stand beside them as covariates or returned energy.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -65,36 +66,49 @@ class _Finder:
         self.numbers = [name for name in rest if self._is_usable(name)]
 
     def find(self) -> Loads:
+        """Take what is named, or choose."""
         if self.config.layout == "wide":
             return self._wide(self.named or self._meters())
         if self.named:
             return self._long(self.named)
         chosen = self._choose()
-        is_one = len(chosen) == 1 or self._are_tariffs(chosen)
-        is_general = all(words.is_general(name) for name in chosen)
-        if is_one and (self.has_ids or is_general or len(chosen) > 1):
+        is_about_one = self.has_ids or all(map(words.is_general, chosen))
+        if self._are_tariffs(chosen) or (is_about_one and len(chosen) == 1):
             return self._long(chosen)
-        if self.has_ids or (is_general and self.head.columns.has_header):
+        if is_about_one and (self.has_ids or self.head.columns.has_header):
             raise self._ask(chosen)
         return self._wide(self._ask_about(self._without_sum(chosen)))
 
     def _choose(self) -> tuple[str, ...]:
         """Columns that speak of consumption, or of nothing in particular."""
-        known = [name for name in self.numbers if self.head.kinds[name] != "empty"] or self.numbers
+        known = self._known()
         loads = [name for name in known if _quantity(name) == "consumption"]
-        unnamed = [name for name in known if not _quantity(name)]
-        general = words.prefer([name for name in loads if words.is_general(name)])
-        is_said = any(words.unit_of(name) for name in loads)
-        if general and (is_said or len(general) >= len(unnamed)):
+        meters = [name for name in known if _quantity(name) in ("", "consumption")]
+        general = words.prefer(list(filter(words.is_general, loads)))
+        is_said = any(map(words.unit_of, loads))
+        if general and (is_said or len(general) >= len(meters) - len(loads)):
             return tuple(general)
-        either = {*loads, *unnamed}
-        chosen = loads if is_said else [name for name in known if name in either]
+        chosen = loads if is_said else meters
         if not chosen:
             raise missing(self.head.columns, "y", "load_column")
-        are_known = frozenset(known)
-        others = [name for name in self.numbers if name not in are_known]
-        empty = [name for name in others if not _quantity(name)]
-        return (*chosen, *([] if self.has_ids else empty))
+        return (*chosen, *self._empty_meters())
+
+    def _known(self) -> list[str]:
+        """Columns with numbers in them; beside ids, no codes that are the same in all rows."""
+        known = [name for name in self.numbers if self.head.kinds[name] != "empty"]
+        known = known or self.numbers
+        return [name for name in known if not self._is_code(name)] if self.has_ids else known
+
+    def _is_code(self, name: str) -> bool:
+        values = set(self.head.cells[name])
+        is_one = len(values) == 1 and not _quantity(name)
+        return is_one and all(len(value) > 3 and value.isdigit() for value in values)
+
+    def _empty_meters(self) -> list[str]:
+        """Columns of a wide table that hold nothing."""
+        empty = [name for name in self.numbers if self.head.kinds[name] == "empty"]
+        has_some = len(empty) < len(self.numbers)
+        return [name for name in empty if has_some and not (self.has_ids or _quantity(name))]
 
     def _ask(self, chosen: Sequence[str]) -> Fault:
         """Which of several columns has the readings."""
@@ -123,12 +137,9 @@ class _Finder:
 
     def _without_sum(self, chosen: tuple[str, ...]) -> tuple[str, ...]:
         """Without a column that is the sum of all others."""
-        cells = [self.head.cells[name][:_SUM_ROWS] for name in chosen]
-        num = min(map(len, cells))
-        if min(num, len(chosen)) < _FEWEST_SUMMED:
+        if len(chosen) < _FEWEST_SUMMED:
             return chosen
-        decimal = find_decimal(cell for column in cells for cell in column) or "."
-        values = np.array([[number_of(cell, decimal) for cell in some[:num]] for some in cells])
+        values = self._first_values(chosen)
         with np.errstate(over="ignore", invalid="ignore"):
             rest = values.sum(0) - values
             is_sum = np.isclose(values, rest, rtol=1e-3).all(1) & (np.ptp(values, axis=1) > 0)
@@ -137,6 +148,15 @@ class _Finder:
         total = chosen[int(np.argmax(is_sum))]
         self.skipped[total] = "it is the sum of the others"
         return tuple(name for name in chosen if name != total)
+
+    def _first_values(self, names: Sequence[str]) -> np.ndarray:
+        """(columns, rows) the first numbers; NaN if they are too few."""
+        cells = [self.head.cells[name][:_SUM_ROWS] for name in names]
+        num = min(map(len, cells))
+        if num < _FEWEST_SUMMED:
+            return np.full((len(names), 1), np.nan)
+        decimal = find_decimal(chain.from_iterable(cells)) or "."
+        return np.array([[number_of(cell, decimal) for cell in some[:num]] for some in cells])
 
     def _meters(self) -> tuple[str, ...]:
         """The columns of a table that is said to be wide: all that could be meters."""
@@ -172,23 +192,23 @@ class _Finder:
         """Weather; beside a column of readings that somebody named, all that is not a meter's."""
         if self.config.covariates is not None:
             return tuple(self.config.covariates)
+        are_loads = frozenset(loads)
+        beside = [name for name in self.numbers if name not in are_loads]
         is_named = is_beside_y and self.config.load_column is not None
         is_nixtla = self.profile is not None and self.profile.name == "nixtla"
-        taken = []
-        are_loads = frozenset(loads)
-        for name in self.numbers:
-            quantity = _quantity(name)
-            if name in are_loads or (self.head.kinds[name] == "empty" and not is_nixtla):
-                continue
-            is_free = is_named and (is_nixtla or quantity in ("", words.FACT))
-            if quantity == "weather" or is_free:
-                taken.append(name)
-        return tuple(taken)
+        if is_nixtla and is_named:
+            return tuple(beside)
+        wanted = ("weather", "", words.FACT) if is_named else ("weather",)
+        return tuple(
+            name
+            for name in beside
+            if _quantity(name) in wanted and self.head.kinds[name] != "empty"
+        )
 
     def _are_tariffs(self, names: Sequence[str]) -> bool:
         """Whether names of one meter's readings differ in the tariff alone."""
-        is_load = self.has_ids or any(_quantity(name) == "consumption" for name in names)
-        return is_load and len({words.without_tariff(name) for name in names}) == 1
+        is_load = self.has_ids or "consumption" in map(_quantity, names)
+        return is_load and len(names) > 1 and len(set(map(words.without_tariff, names))) == 1
 
     def _find_returned(self) -> tuple[str, ...]:
         return tuple(name for name in self.numbers if _quantity(name) == "returned energy")

@@ -93,10 +93,16 @@ PROFILES = (
             "Europe/Berlin"),
     Profile("home_assistant", "Home Assistant history: entity, state, time",
             ("entity_id", "state", "last_changed"),
-            {"id_column": "entity_id", "time_column": "last_changed", "load_column": "state"}
+            {"id_column": "entity_id", "time_column": "last_changed", "load_column": "state",
+             "register_column": "entity_id"}
             | _NO_COVARIATES),
     Profile("shelly", "Shelly energy meters", ("*time*utc*", "*active energy*"),
             {"stamp_timezone": "UTC"} | _NO_COVARIATES, "Europe/Berlin"),
+    Profile("shelly_3em", "Shelly Pro 3EM: Wh of three phases",
+            ("timestamp", "a_total_act_energy", "b_total_act_energy", "c_total_act_energy"),
+            {"time_column": "timestamp", "unit": "Wh",
+             "load_column": tuple(f"{phase}_total_act_energy" for phase in "abc")}
+            | _NO_COVARIATES, "Europe/Berlin"),
     Profile("enphase", "Enphase Enlighten", ("date/time", "*energy consumed*"),
             {"time_column": "date/time", "load_column": "*energy consumed*"} | _NO_COVARIATES,
             "America/Los_Angeles"),
@@ -167,15 +173,16 @@ def match(pattern: str, names: Sequence[str]) -> list[str]:
 
 def fill_in(config: Config, profile: Profile | None, names: Sequence[str]) -> Config:
     """The config with what a profile says where nothing else is said; patterns become columns."""
-    says = dict(profile.says) if profile else {}
     says = {
-        key: value
-        for key, value in says.items()
+        key: _as_columns(value, names) if key.endswith("_column") else value
+        for key, value in (profile.says if profile else {}).items()
         if getattr(config, key) == Config.model_fields[key].default
     }
-    for key in ("id_column", "time_column", "load_column", "register_column"):
-        if key in says:
-            patterns = (says[key],) if isinstance(says[key], str) else says[key]
-            found = tuple(name for pattern in patterns for name in match(pattern, names)[:1])
-            says[key] = found[0] if len(found) == 1 else found or None
     return config.model_copy(update=says) if says else config
+
+
+def _as_columns(value: str | tuple[str, ...], names: Sequence[str]) -> Any:
+    """The columns that patterns mean, the first of each; None if there is none."""
+    patterns = (value,) if isinstance(value, str) else value
+    found = tuple(name for pattern in patterns for name in match(pattern, names)[:1])
+    return found[0] if len(found) == 1 else found or None

@@ -7,13 +7,14 @@ same whether a person or the file said it; where a question is left, the error a
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from glob import escape
 from typing import Any
 
 from plfl.config import Config
 from plfl.data.tables import words
 from plfl.data.tables.columns import Columns
 from plfl.data.tables.days import find_slots
-from plfl.data.tables.forms import find_decimal, split_unit
+from plfl.data.tables.forms import find_decimal, is_marked, split_unit
 from plfl.data.tables.head import Head, is_row_number
 from plfl.data.tables.loads import Loads, find_loads
 from plfl.data.tables.profiles import Profile, fill_in, find_profile
@@ -22,6 +23,8 @@ from plfl.errors import require
 
 # Different values of a column that tells registers apart.
 _MOST_REGISTERS = 64
+# Columns of whole numbers one of which may tell meters apart; more are meters of a wide table.
+_MOST_CODES = 8
 # Columns of readings whose cells say what the decimal mark is.
 _VOTERS = 8
 
@@ -170,25 +173,19 @@ class _Finder:
 
     def _find_ids(self, used: Sequence[str]) -> list[str]:
         named = as_tuple(self.config.id_column)
-        if named:
+        if named or self.config.layout == "wide":
             return list(named)
-        if self.config.layout == "wide":
-            return []
-        taken = (*used, *as_tuple(self.config.load_column))
-        free = [
-            name
-            for name in self.names
-            if name not in taken and name != "" and not words.is_remark(name)
-        ]
+        taken = ("", *used, *as_tuple(self.config.load_column))
+        free = [name for name in self.names if name not in taken and not words.is_remark(name)]
         if "unique_id" in free:
             return ["unique_id"]
         if self.config.meter is not None:
             return []
-        likely = [name for name in free if self._could_be_ids(name)]
+        likely = list(filter(self._could_be_ids, free))
         if likely:
             return [self._most_telling(likely)]
-        if not (self.profile and self.profile.name != "nixtla"):
-            self._ask_for_id(free, used)
+        if self.profile is None or self.profile.name == "nixtla":
+            self._ask_for_id(list(filter(self._could_tell, free)), used)
         return []
 
     def _most_telling(self, names: Sequence[str]) -> str:
@@ -205,30 +202,34 @@ class _Finder:
         are_whole = all(cell.lstrip("-").isdigit() for cell in self.head.cells[name])
         return kind == "text" or (kind == "number" and are_whole)
 
-    def _ask_for_id(self, free: Sequence[str], used: Sequence[str]) -> None:
+    def _ask_for_id(self, unknown: Sequence[str], used: Sequence[str]) -> None:
         """A text that changes and is explained by nothing could tell meters apart; so could whole
         numbers, where stamps come again and again.
         """
-        unknown = [
-            name
-            for name in free
-            if not (words.is_register(name) or words.meaning_of(name).quantity)
-            and self._could_tell(name)
-        ]
-        for name in unknown:
-            is_text = self.head.kinds[name] == "text"
-            if is_text and len(self.head.distinct(name)) > 1 and not self._is_quantity(name):
-                raise missing(self.columns, name, "id_column", is_there=True)
         numbers = [name for name in unknown if self.head.kinds[name] == "number"]
-        for name in numbers if numbers and self.head.is_repeated(used) else ():
-            if self.head.is_repeated([name]) and not self.head.is_repeated([*used, name]):
+        for name in unknown:
+            if name not in numbers and self._is_name(name):
+                raise missing(self.columns, name, "id_column", is_there=True)
+        is_long = 0 < len(numbers) <= _MOST_CODES and self.head.is_repeated(used)
+        for name in numbers if is_long else ():
+            if self._tells_apart(name, used):
                 raise missing(self.columns, name, "id_column", is_there=True)
 
+    def _tells_apart(self, name: str, used: Sequence[str]) -> bool:
+        """Whether rows with the same stamps differ in a column that repeats itself."""
+        return self.head.is_repeated([name]) and not self.head.is_repeated([*used, name])
+
     def _could_tell(self, name: str) -> bool:
-        """Whether cells are texts that are no units, or whole numbers."""
+        """Whether cells are whole numbers or texts, and nothing explains them."""
+        if words.is_register(name) or words.meaning_of(name).quantity:
+            return False
         if self.head.kinds[name] == "number":
             return all(cell.lstrip("-").isdigit() for cell in self.head.cells[name])
         return self.head.kinds[name] == "text" and not self._is_unit(name)
+
+    def _is_name(self, name: str) -> bool:
+        """Whether the texts of a column differ, and speak of no quantity."""
+        return len(self.head.distinct(name)) > 1 and not self._is_quantity(name)
 
     def _is_quantity(self, name: str) -> bool:
         """Whether the values of a column speak of quantities, as registers do."""
@@ -253,15 +254,15 @@ class _Finder:
         config = self.config
         if config.register_column is not None and config.registers is not None:
             return {}
-        columns = [config.register_column] if config.register_column else self.head.named("text")
-        for name in columns:
-            if name is None or name in used or self.head.kinds.get(name) != "text":
+        said = config.register_column
+        for name in [said] if said else self.head.named("text"):
+            if (name in used and name != said) or self.head.kinds[name] != "text":
                 continue
             values = self.head.distinct(name)
-            taken = [value for value in values if words.register_of(value) not in words.NOT_LOAD]
+            taken = words.choose_registers(values)
             is_mixed = 0 < len(taken) < len(values) <= _MOST_REGISTERS
-            if config.register_column or is_mixed:
-                return {"register_column": name, "registers": tuple(taken)}
+            if said or is_mixed:
+                return {"register_column": name, "registers": tuple(map(escape, taken))}
         return {}
 
     # Units, and what is left
@@ -271,31 +272,38 @@ class _Finder:
         if self.config.unit is not None:
             return (self.config.unit,) * len(loads), True
         beside = words.unit_of(self.head.cells[column][0]) if column else None
-        said = [beside or words.unit_of(name) or self._unit_in_cells(name) for name in loads]
-        for name, unit in zip(loads, said, strict=True):
-            if unit is None and words.is_power(name) and self.config.layout != "days":
-                raise self.columns.fault("PLF214", f"{name!r} is power, in an unknown unit", name)
+        around = beside or words.unit_above(self.columns.before)
+        said = [beside or self._own_unit(name) or around for name in loads]
+        self._ask_for_unit([name for name, unit in zip(loads, said, strict=True) if not unit])
         return tuple(unit or "kWh" for unit in said), all(said)
 
-    def _unit_in_cells(self, name: str) -> str | None:
-        """The unit that stands behind each number."""
-        return words.unit_of(next((split_unit(cell)[1] for cell in self.head.cells[name]), ""))
+    def _ask_for_unit(self, loads: Iterable[str]) -> None:
+        """Power is in W as often as in kW."""
+        power = next(filter(words.is_power, loads), None)
+        if power is not None and self.config.layout != "days":
+            raise self.columns.fault("PLF214", f"{power!r} is power, in an unknown unit", power)
+
+    def _own_unit(self, name: str) -> str | None:
+        """The unit in the name of a column, or behind each of its numbers."""
+        first = next(iter(self.head.cells[name]), "")
+        return words.unit_of(name) or words.unit_of(split_unit(first)[1])
 
     def _find_decimal(self, loads: Sequence[str]) -> str:
         if self.config.decimal is not None:
             return self.config.decimal
         cells = [cell for name in loads[:_VOTERS] for cell in self.head.cells[name]]
-        if self.columns.first_line and not any("." in cell or "," in cell for cell in cells):
-            cells += self.head.marked(loads)
+        marked = list(filter(is_marked, cells))
+        if self.columns.first_line and not marked:
+            marked = list(self.head.marked(loads))
+            cells += marked
         decimal = find_decimal(cells)
-        if decimal is None:
-            sample = next(cell for cell in cells if "." in cell or "," in cell)
-            what = f"{sample!r} could be a thousand or a fraction"
-            advice = "say which: ‹decimal=,› (or ‹decimal=.›)"
-            if "," in sample:
-                advice = "say which: ‹decimal=.› if commas separate thousands (or ‹decimal=,›)"
-            raise self.columns.fault("PLF304", what, loads[0], 0, advice=advice)
-        return decimal
+        if decimal is not None:
+            return decimal
+        what = f"{marked[0]!r} could be a thousand or a fraction"
+        advice = "say which: ‹decimal=,› (or ‹decimal=.›)"
+        if "," in marked[0]:
+            advice = "say which: ‹decimal=.› if commas separate thousands (or ‹decimal=,›)"
+        raise self.columns.fault("PLF304", what, loads[0], 0, advice=advice)
 
     def _name_skipped(self, loads: Loads, used: Iterable[str]) -> dict[str, str]:
         """Columns that are not used, and why."""

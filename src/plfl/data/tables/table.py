@@ -247,7 +247,7 @@ class _Rows:
             return None
         texts = rows.texts(self.register).fill_null("").dictionary_encode()
         values = texts.dictionary.to_pylist()
-        counts = [any(fnmatchcase(value.strip(), way) for way in registers) for value in values]
+        counts = [_is_one_of(value.strip(), registers) for value in values]
         return np.array(counts, bool)[np.asarray(texts.indices)]
 
     def _values(self, rows: Rows) -> np.ndarray:
@@ -305,6 +305,8 @@ class _Rows:
         def series() -> Iterator[Series]:
             for k, client in enumerate(clients):
                 here = slice(bounds[k], bounds[k + 1])
+                if self.register and here.start == here.stop:
+                    continue  # none of its registers counts
                 chosen = here if order is None else order[here]
                 rows = np.arange(here.start, here.stop) if order is None else chosen
                 found = table.series(
@@ -321,6 +323,11 @@ class _Rows:
                 yield found
 
         return table, series
+
+
+def _is_one_of(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a register fits a pattern; one that stands there as it is means itself."""
+    return name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _add_registers(series: Series, registers: np.ndarray) -> Series:

@@ -53,6 +53,7 @@ class Dialect:
     has_header: bool
     num_before: int  # lines before the first reading
     has_rows: bool
+    before: tuple[str, ...]  # cells above the header
     block: int  # bytes; a line that is longer is none
     rows: list[list[str]]  # the first ones
 
@@ -70,6 +71,7 @@ def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Column
         has_mark=dialect.mark == codecs.BOM_UTF8,
         has_header=dialect.has_header,
         encoding=dialect.encoding,
+        before=dialect.before,
         sample={
             name: [row[k] for row in dialect.rows if k < len(row) and row[k] not in MISSING]
             for k, name in enumerate(dialect.names)
@@ -104,8 +106,19 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     longest = max(len(line.encode(encoding)) for line in lines)
     block = min(max(_LEAST_BLOCK, _LINES_IN_BLOCK * longest), _LARGEST_BLOCK)
     first = [row for row, end in zip(rows, ends, strict=True) if end > num_before]
+    above = [row for row, end in zip(rows, ends, strict=True) if end < num_before]
+    before = tuple(cell for row in above for cell in row) if has_header else ()
     return Dialect(
-        encoding, mark, delimiter, tuple(names), has_header, num_before, has_rows, block, first
+        encoding,
+        mark,
+        delimiter,
+        tuple(names),
+        has_header,
+        num_before,
+        has_rows,
+        before,
+        block,
+        first,
     )
 
 

@@ -66,20 +66,31 @@ def _choose(head: Head) -> tuple[str, ...]:
     stamps = [name for name in head.forms if _is_stamp(head, name)]
     if "ds" in head.names:
         return ("ds",)
-    dates = [name for name in stamps if head.kinds[name] != "datetime"]
-    moments = [name for name in stamps if name not in dates]
-    epochs = [name for name in dates if head.forms[name].formats[0] in EPOCH_UNITS]
-    if moments or epochs:
-        return (_first_start(head, moments or epochs),)
-    if dates:
-        clocks = head.named("time")
-        clocks += [name for name in head.named("number") if _is_clock_number(head, name)]
-        others = clocks or [name for name in head.named("number", "text") if _is_period(head, name)]
-        return (_first_start(head, dates), *([_first_start(head, others)] if others else []))
+    moments = [name for name in stamps if _is_moment(head, name)]
+    if moments:
+        return (_first_start(head, moments),)
+    if not stamps:
+        raise _no_time(head)
+    others = _find_clocks(head)
+    return (_first_start(head, stamps), *([_first_start(head, others)] if others else []))
+
+
+def _no_time(head: Head) -> Fault:
+    """Why no column is a time."""
     texts = [name for name in head.named("text", "time") if words.is_time(name)]
-    if texts:
-        raise _unknown(head, texts[0])
-    raise missing(head.columns, "ds", "time_column")
+    return _unknown(head, texts[0]) if texts else missing(head.columns, "ds", "time_column")
+
+
+def _is_moment(head: Head, name: str) -> bool:
+    """Whether stamps say the time of day too."""
+    return head.kinds[name] == "datetime" or head.forms[name].formats[0] in EPOCH_UNITS
+
+
+def _find_clocks(head: Head) -> list[str]:
+    """Columns that say the time of day beside a date, or else number its periods."""
+    clocks = head.named("time")
+    clocks += [name for name in head.named("number") if _is_clock_number(head, name)]
+    return clocks or [name for name in head.named("number", "text") if _is_period(head, name)]
 
 
 def _is_stamp(head: Head, name: str) -> bool:
@@ -103,8 +114,17 @@ def _is_clock_number(head: Head, name: str) -> bool:
 def _is_period(head: Head, name: str) -> bool:
     cells = head.cells[name]
     numbers = [_number_of(cell) for cell in cells]
-    is_whole = all(number is not None and number <= _MOST_PERIODS for number in numbers)
-    return bool(cells) and is_whole and words.is_period(name)
+    if not cells or any(number is None or number > _MOST_PERIODS for number in numbers):
+        return False
+    return words.is_period(name) or (not words.is_id(name) and _is_count(head, name))
+
+
+def _is_count(head: Head, name: str) -> bool:
+    """Whether the numbers of a column are those of the periods of a day, each of them."""
+    numbers = sorted({_number_of(cell) or 0 for cell in head.distinct(name)})
+    is_row = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    extra = {per_day + more for per_day in _PERIODS for more in (0, per_day // 24)}
+    return is_row and numbers[0] in (0, 1) and len(numbers) in extra
 
 
 def _number_of(cell: str) -> int | None:
@@ -118,9 +138,12 @@ def _first_start(head: Head, names: Sequence[str]) -> str:
     stamps that change.
     """
     several = [name for name in names if len(set(head.cells[name])) > 1] or list(names)
-    starts = [name for name in several if words.is_start(name)]
-    neither = [name for name in several if not (words.is_end(name) or words.is_remark(name))]
-    return (starts or neither or several)[0]
+
+    def rank(name: str) -> int:
+        is_other = words.is_end(name) or words.is_remark(name)
+        return 0 if words.is_start(name) else 2 if is_other else 1
+
+    return min(several, key=rank)
 
 
 def _join(head: Head, config: Config, chosen: tuple[str, ...]) -> Times:
@@ -143,10 +166,7 @@ def _join(head: Head, config: Config, chosen: tuple[str, ...]) -> Times:
 
 def _count_periods(head: Head, config: Config, chosen: tuple[str, ...], form: TimeForm) -> Times:
     date, other = chosen
-    found = [_number_of(text) for text in head.distinct(other)]
-    periods = sorted(number for number in found if number is not None)
-    if not periods or len(periods) < len(found):
-        raise head.columns.fault("PLF102", "it is no time of day and no period", other, 0)
+    periods = _read_periods(head, other)
     last = periods[-1]
     per_day = next((num for num in _PERIODS if last <= num + num // 24), None)
     if per_day is None or last < _FEWEST_PERIODS:
@@ -160,10 +180,19 @@ def _count_periods(head: Head, config: Config, chosen: tuple[str, ...], form: Ti
         {"time_format": config.time_format or form.formats[0], "stamps": "start"},
         period=86_400 // per_day,
         first_period=first,
-        is_elapsed=not words.is_hour(other)
+        is_elapsed=not (words.is_hour(other) or per_day == _PERIODS[0])
         or last >= per_day + first
         or _has_short_day(head, date, other, per_day),
     )
+
+
+def _read_periods(head: Head, name: str) -> list[int]:
+    """The numbers of periods, rising."""
+    found = [_number_of(text) for text in head.distinct(name)]
+    periods = sorted(number for number in found if number is not None)
+    if not periods or len(periods) < len(found):
+        raise head.columns.fault("PLF102", "it is no time of day and no period", name, 0)
+    return periods
 
 
 def _has_short_day(head: Head, date: str, other: str, per_day: int) -> bool:

@@ -45,7 +45,8 @@ _QUANTITIES = {
     "consumption": r"consum\w*|usage|used|use|energy|energie|énergie|loads?|demand|power|"
     r"puissance|potencia|potenza|leistung|verbr\w*|netzlast|last|offtake|afname|import(ed)?|"
     r"delivered|geliefert|bezug\w*|soutirage|electric(ity)?|elektr\w*|strom|stroom|électricité|"
-    r"elettric\w*|eléctric\w*|mængde|forbrug|ativa|gesamtverbrauch|wirkleistung|"
+    r"elettric\w*|eléctric\w*|mængde|forbrug|forbruk|förbrukning|kulutus|zużycie|"
+    r"ativa|gesamtverbrauch|wirkleistung|"
     r"wirkarbeit|kwh|mwh|gwh|wh|kw|mw|gw|watts?|y|[12] 0 1 (8|29) \d|1 8 \d",
 }
 _PATTERNS = {
@@ -90,15 +91,17 @@ _PERIOD = re.compile(
     r"\b(settlement ?period|period\w*|sp|interval ?(number|no|id)?|half ?hour\w*|hh|"
     r"hour( ?ending)?|he|hr|hours?|stunde|uur|heure|hora|ora|quarter ?hour|slot)\b"
 )
-_HOUR = re.compile(r"\b(hour\w*|he|hr|stunde|uur|heure|hora|ora)\b")
+_HOUR = re.compile(r"\b(hour\w*|he|hr|stunde|uur|heure|hora|ora|godzina|timme)\b")
 _ID = re.compile(
     r"(\b|_)(\w*id|meters?|mpan|mprn|nmi|ean( code)?|esi ?id|pod|cups|prm|pdl|gsrn|msn|serial\w*|"
     r"house\w*|home\w*|building\w*|customer\w*|consumer\w*|account\w*|device|premises?|site\w*|"
-    r"zähler\w*|zählpunkt\w*|målepunkt\w*|cpe|malo|melo|contatore|contador|compteur|sensor|entity|client|series|"
+    r"zähler\w*|zählpunkt\w*|målepunkt\w*|cpe|"
+    r"malo|melo|contatore|contador|compteur|sensor|entity|client|series|"
     r"node|feeder|substation|apartment|unit ?no|name)(\b|_)"
 )
 _TIME = re.compile(
-    r"\b(ds|\w*time\w*|\w*date\w*|\w*stamps?|tstp|datum|zeit\w*|uhrzeit|fecha|hora|heure|horodate\w*|"
+    r"\b(ds|\w*time\w*|\w*date\w*|\w*stamps?|tstp|datum|zeit\w*|uhrzeit|"
+    r"fecha|hora|heure|horodate\w*|"
     r"giorno|data|ora|tag|day|jour|dia|dt|ts|utc|\w*dato|zeitraum|\w*zeitpunkt|\w*period)\b"
 )
 _REMARK = re.compile(
@@ -136,7 +139,7 @@ _GENERAL = (
     "total", "active", "global", "value", "values", "hh", "per", "half", "hour", "hourly",
     "interval", "net", "reading", "readings", "meter", "state", "volume",
     "column", "house", "grid", "amount", "data", "sum", "real", "from", "utility",
-    "registado", "registered", "measured", "gemessener", "in", "of", "actual",
+    "registado", "registered", "measured", "gemessener", "in", "of", "actual", "forward", "w",
 )  # fmt: skip
 
 
@@ -187,8 +190,24 @@ def register_of(value: str) -> str:
     return _CODES.get(value.strip().lower()) or meaning_of(value).quantity
 
 
+def choose_registers(values: Sequence[str]) -> list[str]:
+    """The registers that count: consumption, or nothing in particular; energy before power."""
+    taken = [value for value in values if register_of(value) not in (*NOT_LOAD, "weather")]
+    energy = [value for value in taken if not is_power(value)]
+    return energy or taken
+
+
+def unit_above(cells: Sequence[str]) -> str | None:
+    """The one unit that is named above a table, as in `Unit: Wh`."""
+    last = (re.split(r"[:=]", cell)[-1].strip().lower() for cell in cells)
+    found = {_UNIT[text] for text in last if text in _UNIT}
+    return found.pop() if len(found) == 1 else None
+
+
 def prefer(names: Sequence[str]) -> list[str]:
-    """Of columns about one meter, those that say best what it uses."""
+    """Of columns about one meter, those that say best what it uses; energy before power."""
+    energy = [name for name in names if (unit_of(name) or "").endswith("h")]
+    names = energy or names
     for pattern in _PREFERRED:
         if found := [name for name in names if pattern.search(plain(name))]:
             return found
