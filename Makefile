@@ -48,7 +48,7 @@ bench: install  ## Speed beside peers, and memory, on this machine
 campaign-resume: install  ## Kill a run at 50 random moments and resume it
 	$(BIN)/python benchmarks/campaign_resume.py
 
-campaign-fuzz: install  ## Feed 100,000 broken files and tables to the reader and the doctor
+campaign-fuzz: install  ## Feed 200,000 broken files and tables to the reader and the doctor
 	$(BIN)/python benchmarks/campaign_fuzz.py
 
 campaign-lookahead: install  ## Alter readings that come later in 2,400 ways and look for any change

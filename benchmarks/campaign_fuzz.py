@@ -1,14 +1,15 @@
 """Feed generated and mutated meter data to the reader and the doctor, and see that nothing breaks.
 
 Inputs are drawn from a seeded grammar: CSV, Parquet, pandas, polars and Arrow tables, long and
-wide, with odd series, names, ids, types and settings; and valid files (CSV, gz, Parquet, ComStock
-folders) with bytes and lines changed. Of each is asked: a diagnosis or a `PlflError`, nothing else
-raised or warned, within 5 seconds and 4 GiB; no number shown that is not finite; no value in the
-panel but numbers and NaN; a verdict that agrees with the findings; and, of some, the same diagnosis
-twice and a page that prints. Inputs run in processes of their own, so that a crash or a hang inside
-a library is caught and named.
+wide, with odd series, names, ids, types and settings; exports in all shapes, formats and containers
+that are read (`fuzz_exports`); valid files of each with bytes and lines changed; and files that are
+made to break a reader (`fuzz_bombs`). Of each is asked: a diagnosis or a `PlflError`, nothing else
+raised or warned, within 5 seconds (bombs and workbooks: 60) and 4 GiB; no number shown that is not
+finite; no value in the panel but numbers and NaN; a verdict that agrees with the findings; and, of
+some, the same diagnosis twice and a page that prints. Inputs run in processes of their own, so that
+a crash or a hang inside a library is caught and named.
 
-    python benchmarks/campaign_fuzz.py [--count 100000] [--seed 0] [--jobs 2]
+    python benchmarks/campaign_fuzz.py [--count 200000] [--seed 0] [--jobs 2] [--limit 5]
     python benchmarks/campaign_fuzz.py --seed 0 --index 1234    (one input again, with traceback)
 """
 
@@ -30,6 +31,7 @@ import tempfile
 import time
 import traceback
 import warnings
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -45,18 +47,23 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "data"))
+_TESTS = Path(__file__).parents[1] / "tests" / "data"
+sys.path[:0] = [str(Path(__file__).parent), str(_TESTS), str(_TESTS / "tables")]
 import comstock_folder  # the fixture that the reader's own tests use
+import fuzz_bombs
+import fuzz_exports
 
 from plfl.cli.check import print_diagnosis
 from plfl.cli.console import output
 from plfl.config import Config
 from plfl.data.panel import Panel
 from plfl.data.rules import LEVELS, RULES
+from plfl.data.tables.profiles import PROFILES
 from plfl.errors import PlflError
 from plfl.runs.doctor import Diagnosis, examine
 
 LIMIT_SECONDS = 5
+SLOWER = 12  # times, for bombs and workbooks
 LIMIT_BYTES = 4 << 30
 LARGEST = 1e15
 TWICE_EVERY, PRINT_EVERY = 20, 10
@@ -325,7 +332,13 @@ SETTINGS: dict[str, tuple[float, tuple[Any, ...]]] = {
     "allow_export": (0.3, (True, False)),
     "ignore": (0.1, ("PLF209", ("PLF205", "PLF207"), ("PLF205", "PLF207", "PLF209"))),
     "max_gap": (0.2, ("0", "1h", "1d", "2", "999999999", "45min", "1min")),
-    "layout": (0.12, ("auto", "long", "wide")),
+    "layout": (0.12, ("auto", "long", "wide", "days")),
+    "format": (0.04, (*(profile.name for profile in PROFILES), "no such format")),
+    "register_column": (0.02, ("Register", "unique_id", "y", "no such", "site")),
+    "registers": (0.03, (("*",), ("Offtake*", "1.8.*"), ("[",), ("no such",), ())),
+    "net": (0.05, (True, False)),
+    "meter": (0.03, ("home", "", "x" * 300, "a/b", "\0")),
+    "sheet": (0.03, ("hours", "1", "99", "0", "no such", "export.csv")),
     "decimal": (0.08, (".", ",")),
     "covariates": (0.06, ((), ("temperature",), ("no such",), ("x1", "x2"), ("y",), ("x1", "x1"))),
     "lookback": (0.8, ("1", "2", "4", "1", "2", "1h", "999999999")),
@@ -387,7 +400,21 @@ def draw_settings(rng: Random) -> dict[str, Any]:
     for field in ("id_column", "time_column", "load_column"):
         if rng.random() < 0.04:
             settings[field] = rng.choice(NAMES)
+        elif rng.random() < 0.02:
+            settings[field] = rng.choice(SEVERAL)
     return settings
+
+
+SEVERAL = (
+    ("ds", "unique_id"),
+    ("unique_id", "site"),
+    ("y", "x1"),
+    ("x1", "x2", "y"),
+    ("DATE", "START TIME"),
+    ("ds", "ds"),
+    (),
+)
+"""Several columns where one is usual."""
 
 
 def draw_stamps(rng: Random) -> np.ndarray:
@@ -489,7 +516,7 @@ def draw_id(rng: Random, number: int) -> str:
 
 def draw_draft(rng: Random, settings: dict[str, Any]) -> Draft:
     """A table of some meters."""
-    time = draw_name(rng, settings.get("time_column", "ds"))
+    time = draw_name(rng, _one_name(settings.get("time_column", "ds"), "ds"))
     num_clients = rng.choice((1, 1, 1, 2, 2, 3, 6))
     if rng.random() < 0.3:
         stamps = draw_stamps(rng)
@@ -510,11 +537,18 @@ def draw_draft(rng: Random, settings: dict[str, Any]) -> Draft:
     texts = (
         [(draw_name(rng, "site"), [rng.choice(CELLS)] * len(stamps))] if rng.random() < 0.05 else []
     )
-    load = (draw_name(rng, settings.get("load_column", "y")), loads[order])
+    load = (draw_name(rng, _one_name(settings.get("load_column", "y"), "y")), loads[order])
     identity = (
-        draw_name(rng, settings.get("id_column", "unique_id")) if rng.random() < 0.95 else None
+        draw_name(rng, _one_name(settings.get("id_column", "unique_id"), "unique_id"))
+        if rng.random() < 0.95
+        else None
     )
     return Draft(time, stamps[order], identity, ids, [load, *covariates], texts)
+
+
+def _one_name(name: str | tuple[str, ...], usual: str) -> str:
+    """The name of a column where several may be given."""
+    return name if isinstance(name, str) else next(iter(name), usual)
 
 
 # Text files
@@ -853,6 +887,30 @@ def polars_frame(rng: Random, settings: dict[str, Any]) -> object:
     return frame.lazy() if rng.random() < 0.03 else frame
 
 
+def meter_frame(rng: Random, settings: dict[str, Any]) -> object:
+    """One meter or several with their times as the index, a series, or a query that is not run."""
+    meters = fuzz_exports.draw_meters(rng, rng.choice((1, 1, 2)))
+    zone = rng.choice(("UTC", "Europe/Berlin", None))
+    index = pd.DatetimeIndex(meters.starts.astype("datetime64[s]"), name=rng.choice(("ds", None)))
+    index = index.tz_localize(zone, nonexistent="NaT", ambiguous="NaT") if zone else index
+    frame = pd.DataFrame(meters.energy, index=index)
+    kind = rng.choice(
+        ("frame", "frame", "series", "named", "lazy", "polars", "columns", "shuffled")
+    )
+    if kind == "series":
+        return frame.iloc[:, 0]
+    if kind == "named":
+        return frame.iloc[:, :1].set_axis([rng.choice(("kWh", "y", "power", "gas"))], axis=1)
+    if kind == "shuffled":
+        return frame.sample(frac=0.9, random_state=1)
+    if kind == "columns":
+        return frame.reset_index()
+    if kind == "frame":
+        return frame
+    polars = pl.from_pandas(frame.reset_index())
+    return polars.lazy() if kind == "lazy" else polars
+
+
 def other_object(rng: Random, settings: dict[str, Any]) -> object:
     """What is no frame at all, or one by accident."""
     return rng.choice(OTHERS)
@@ -941,6 +999,7 @@ def mutate(rng: Random, content: bytes, *, is_text: bool) -> bytes:
                 "cell",
                 "cell",
                 "join",
+                "numbers",
             )
         )
         if kind == "flip":
@@ -972,6 +1031,9 @@ def _spot(rng: Random, size: int, *, is_text: bool) -> int:
 
 
 def _mutate_lines(rng: Random, data: bytearray, kind: str) -> None:
+    if kind == "numbers":
+        _mutate_numbers(rng, data)
+        return
     lines = data.split(b"\n")
     a, b = rng.randrange(len(lines)), rng.randrange(len(lines))
     if kind == "swap":
@@ -979,10 +1041,33 @@ def _mutate_lines(rng: Random, data: bytearray, kind: str) -> None:
     elif kind == "join":
         lines[a] += lines.pop(b) if a != b and len(lines) > 1 and b > a else b""
     else:
-        cells = re.split(rb"([,;\t|])", lines[a])
+        marks = next((_MARKS[start] for start in _MARKS if data.lstrip().startswith(start)), _CELL)
+        cells = re.split(marks, lines[a])
         cells[rng.randrange(len(cells))] = rng.choice(CELLS + TIMES).encode()
         lines[a] = b"".join(cells)
     data[:] = b"\n".join(lines)
+
+
+_CELL = rb"([,;\t|])"
+_MARKS = {b"<": rb"([<>])", b"{": rb"([,:{}\[\]])", b"[": rb"([,:{}\[\]])"}
+"""What separates the cells of text, by what it begins with."""
+
+
+def _mutate_numbers(rng: Random, data: bytearray) -> None:
+    """Some numbers, or all of one kind, become others."""
+    often = rng.choice((0.01, 0.1, 0.5))
+    extremes = rng.sample(EXTREMES, rng.choice((1, 1, 3)))
+
+    def change(found: re.Match[bytes]) -> bytes:
+        return rng.choice(extremes) if rng.random() < often else found[0]
+
+    data[:] = re.sub(rb"(?<![\d:/-])\d+[.,]\d+(?![\d:/-])", change, bytes(data))
+
+
+EXTREMES = (
+    *(b"1e308", b"-1e308", b"1e16", b"-5.5", b"0", b"0.0", b"", b"1e-320", b"999999", b"1.5"),
+    *(b"nan", b"1.7976931348623157e308", b"123456789012345678901234567890", b"-0.0", b"0,5"),
+)
 
 
 class Base(NamedTuple):
@@ -1080,6 +1165,84 @@ def make_mutated_parquet(rng: Random, seed: int, folder: Path) -> Made:
     path = folder / "mutated.parquet"
     path.write_bytes(mutate(rng, content, is_text=False))
     return str(path), settings
+
+
+def _with_more(rng: Random, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of an export, now and then with others."""
+    return settings | draw_settings(rng) if rng.random() < 0.1 else settings
+
+
+def _make_export(
+    draw: Callable[[Random], fuzz_exports.Export],
+) -> Callable[[Random, int, Path], Made]:
+    def make(rng: Random, seed: int, folder: Path) -> Made:
+        export = draw(rng)
+        path = folder / export.name
+        path.write_bytes(export.content)
+        return _source(rng, path, _with_more(rng, export.settings))
+
+    return make
+
+
+def make_mutated_export(rng: Random, seed: int, folder: Path) -> Made:
+    """A valid export with changes, before or after it was packed."""
+    export = fuzz_exports.DRAWS[rng.choice(list(fuzz_exports.DRAWS))](rng)
+    return _write_mutated(rng, export, folder)
+
+
+def make_mutated_book(rng: Random, seed: int, folder: Path) -> Made:
+    """A workbook with changes; most go into the documents in it."""
+    return _write_mutated(rng, fuzz_exports.draw_book(rng), folder)
+
+
+def _write_mutated(rng: Random, export: fuzz_exports.Export, folder: Path) -> Made:
+    content = export.content
+    if content.startswith(b"PK") and rng.random() < 0.7:
+        content = _mutate_member(rng, content)
+    elif content.startswith(b"\x1f\x8b") and rng.random() < 0.5:
+        content = gzip.compress(mutate(rng, gzip.decompress(content), is_text=True), 1, mtime=0)
+    else:
+        is_text = not content.startswith((b"PK", b"\x1f\x8b", b"BZ", b"\xd0\xcf"))
+        content = mutate(rng, content, is_text=is_text)
+    path = folder / export.name
+    path.write_bytes(content)
+    return str(path), _with_more(rng, export.settings)
+
+
+def _mutate_member(rng: Random, content: bytes) -> bytes:
+    """An archive with one of its members changed."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    chosen = rng.choice(list(members))
+    members[chosen] = mutate(rng, members[chosen], is_text=True)
+    return fuzz_exports.written.write_zip(members)
+
+
+def make_folder(rng: Random, seed: int, folder: Path) -> Made:
+    """Several exports as one source: a folder, a pattern, or a list of paths."""
+    target = folder / "exports"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    first = fuzz_exports.draw_plain(rng)
+    exports = [first, *(rng.choice((first, fuzz_exports.draw_plain(rng))) for _ in range(2))]
+    for k, export in enumerate(exports[: rng.choice((1, 2, 3))]):
+        content = (
+            export.content if rng.random() < 0.8 else mutate(rng, export.content, is_text=True)
+        )
+        (target / f"{k}-{Path(export.name).stem}{Path(export.name).suffix or '.csv'}").write_bytes(
+            content
+        )
+    if rng.random() < 0.1:
+        (target / rng.choice(("notes.md", ".hidden.csv", "sub.csv"))).mkdir()
+    source = rng.choice((str(target), f"{target}/*", f"{target}/*.csv", f"{target}/[0-9]*", "list"))
+    paths = sorted(str(path) for path in target.iterdir() if path.is_file())
+    return paths if source == "list" else source, _with_more(rng, first.settings)
+
+
+def make_bomb(rng: Random, seed: int, folder: Path) -> Made:
+    """A file that is made to break a reader."""
+    path = fuzz_bombs.write_bomb(rng, folder)
+    return str(path), _with_more(rng, {"timezone": "UTC", **fuzz_exports.FORECAST})
 
 
 def make_garbage(rng: Random, seed: int, folder: Path) -> Made:
@@ -1200,19 +1363,34 @@ def _change_column(rng: Random, path: Path) -> None:
     pq.write_table(table, path)
 
 
-KINDS: dict[str, tuple[int, Callable[[Random, int, Path], Made]]] = {
-    "csv": (24, make_csv),
-    "csv, mutated": (22, make_mutated_csv),
-    "csv.gz, mutated": (6, make_mutated_gzip),
-    "parquet": (11, make_parquet),
-    "parquet, mutated": (14, make_mutated_parquet),
-    "garbage": (3, make_garbage),
-    "pandas": (5, _make_frame(pandas_frame)),
-    "polars": (4, _make_frame(polars_frame)),
-    "arrow": (7, _make_frame(arrow_table)),
+KINDS: dict[str, tuple[float, Callable[[Random, int, Path], Made]]] = {
+    "csv": (12, make_csv),
+    "csv, mutated": (8, make_mutated_csv),
+    "csv.gz, mutated": (2, make_mutated_gzip),
+    "parquet": (6, make_parquet),
+    "parquet, mutated": (7, make_mutated_parquet),
+    "garbage": (2, make_garbage),
+    "pandas": (4, _make_frame(pandas_frame)),
+    "polars": (3, _make_frame(polars_frame)),
+    "arrow": (5, _make_frame(arrow_table)),
+    "frame of meters": (2, _make_frame(meter_frame)),
     "object": (1, _make_frame(other_object)),
-    "comstock folder, mutated": (3, make_comstock),
+    "comstock folder, mutated": (2, make_comstock),
+    "export: text": (14, _make_export(fuzz_exports.draw_text)),
+    "export: known": (2, _make_export(fuzz_exports.draw_known)),
+    "export: json": (2, _make_export(fuzz_exports.draw_json)),
+    "export: json lines": (1.5, _make_export(fuzz_exports.draw_json_lines)),
+    "export: espi": (1.5, _make_export(fuzz_exports.draw_espi)),
+    "export: nem": (1.5, _make_export(fuzz_exports.draw_nem)),
+    "export: gz": (2, _make_export(fuzz_exports.draw_gzip)),
+    "export: zip": (2.5, _make_export(fuzz_exports.draw_zip)),
+    "export: workbook": (0.3, _make_export(fuzz_exports.draw_book)),
+    "export: folder": (2, make_folder),
+    "export, mutated": (17, make_mutated_export),
+    "workbook, mutated": (0.4, make_mutated_book),
+    "bomb": (0.3, make_bomb),
 }
+SLOW = ("export: workbook", "workbook, mutated", "bomb")
 """Kinds of input: how often of 100, and how they are made."""
 
 
@@ -1227,13 +1405,21 @@ class Outcome(NamedTuple):
     results: tuple[str, ...]
     """Codes of findings, or one of clean, BadInput, failed."""
     seconds: float
+    is_read: bool = False
+    """Whether readings came of it."""
     failure: str = ""
 
 
-def try_input(seed: int, index: int, folder: Path) -> Outcome:
-    """Make an input, examine it, and judge what comes of it."""
+def draw_kind(rng: Random) -> str:
+    """The kind of an input, which is drawn first."""
+    return rng.choices(list(KINDS), [often for often, _ in KINDS.values()])[0]
+
+
+def try_input(seed: int, index: int, folder: Path, kind: str | None = None) -> Outcome:
+    """Make an input, examine it, and judge what comes of it; a kind may be chosen."""
     rng = Random(f"{seed} {index}")
-    kind = rng.choices(list(KINDS), [often for often, _ in KINDS.values()])[0]
+    drawn = draw_kind(rng)
+    kind = kind or drawn
     begun = time.monotonic()
     try:
         with warnings.catch_warnings():
@@ -1242,13 +1428,14 @@ def try_input(seed: int, index: int, folder: Path) -> Outcome:
         begun = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            results = _try(table, settings, index)
+            results, is_read = _try(table, settings, index)
     except (Exception, pl.exceptions.PanicException):  # noqa: BLE001 - finding any is what this is for
-        return Outcome(index, kind, ("failed",), time.monotonic() - begun, traceback.format_exc())
-    return Outcome(index, kind, results, time.monotonic() - begun)
+        took = time.monotonic() - begun
+        return Outcome(index, kind, ("failed",), took, failure=traceback.format_exc())
+    return Outcome(index, kind, results, time.monotonic() - begun, is_read)
 
 
-def _try(table: object, settings: dict[str, Any], index: int) -> tuple[str, ...]:
+def _try(table: object, settings: dict[str, Any], index: int) -> tuple[tuple[str, ...], bool]:
     try:
         config = Config(**settings)
         found = examine(table, config)
@@ -1256,7 +1443,7 @@ def _try(table: object, settings: dict[str, Any], index: int) -> tuple[str, ...]
         text = str(error)
         assert text.strip(), "an error without a message"
         check_text(text)
-        return ("BadInput",)
+        return ("BadInput",), False
     check(found)
     if index % TWICE_EVERY == 0 and not isinstance(table, Iterator):
         again = examine(table, config)
@@ -1268,7 +1455,8 @@ def _try(table: object, settings: dict[str, Any], index: int) -> tuple[str, ...]
         with output.capture() as printed:
             print_diagnosis(found)
         printed.get().encode()
-    return tuple(sorted({finding.code for finding in found.findings})) or ("clean",)
+    codes = tuple(sorted({finding.code for finding in found.findings})) or ("clean",)
+    return codes, found.panel is not None
 
 
 def check(found: Diagnosis) -> None:
@@ -1329,7 +1517,7 @@ def _fingerprint(panel: Panel | None) -> str | None:
 # Processes
 
 
-def work(seed: int, pipe: Connection, log: str) -> None:
+def work(seed: int, pipe: Connection, log: str, limit: float) -> None:
     """Try the inputs that come through the pipe; a hang or crash leaves a traceback in the log."""
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -1343,18 +1531,29 @@ def work(seed: int, pipe: Connection, log: str) -> None:
         while (block := pipe.recv()) is not None:
             for index in block:
                 pipe.send(index)
-                faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True, file=file)
+                is_slow = draw_kind(Random(f"{seed} {index}")) in SLOW
+                most = limit * (SLOWER if is_slow else 1)
+                faulthandler.dump_traceback_later(most, exit=True, file=file)
                 outcome = try_input(seed, index, Path(folder))
                 faulthandler.cancel_dump_traceback_later()
                 pipe.send(outcome)
-            pipe.send(None)
+            pipe.send(_peak())
+
+
+def _peak() -> float:
+    """The most memory that this process, or one that it started, has had, in GiB."""
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return max(resource.getrusage(each).ru_maxrss for each in who) / (1 << 20)
 
 
 class Worker:
     """A process that tries inputs, and is started again when it dies of one."""
 
-    def __init__(self, seed: int, log: Path) -> None:
-        self.seed, self.log = seed, log
+    peak = 0.0
+    """The most memory of any, in GiB."""
+
+    def __init__(self, seed: int, log: Path, limit: float) -> None:
+        self.seed, self.log, self.limit = seed, log, limit
         self.block: list[int] = []
         self.current, self.is_idle, self.num_blocks = -1, True, 0
         self.start()
@@ -1366,7 +1565,7 @@ class Worker:
         )  # libraries with threads do not survive a fork
         self.pipe, other = context.Pipe()
         self.process = context.Process(
-            target=work, args=(self.seed, other, str(self.log)), daemon=True
+            target=work, args=(self.seed, other, str(self.log), self.limit), daemon=True
         )
         self.process.start()
         other.close()
@@ -1397,8 +1596,9 @@ class Worker:
             return self._died()
         if isinstance(said, Outcome):
             return said
-        if said is None:
+        if isinstance(said, float):
             self.is_idle = True
+            Worker.peak = max(Worker.peak, said)
         else:
             self.current, self.block = said, self.block[self.block.index(said) + 1 :]
         return None
@@ -1410,16 +1610,16 @@ class Worker:
         dead, rest = self.current, self.block
         self.start()
         self.give(rest)
-        return Outcome(dead, "crash or hang", ("failed",), LIMIT_SECONDS, why)
+        return Outcome(dead, "crash or hang", ("failed",), self.limit, failure=why)
 
 
-def run(count: int, seed: int, jobs: int) -> Iterator[Outcome]:
+def run(count: int, seed: int, jobs: int, limit: float) -> Iterator[Outcome]:
     """Try all inputs in worker processes."""
     blocks = iter(
         [list(range(begin, min(count, begin + BLOCK))) for begin in range(0, count, BLOCK)]
     )
     with tempfile.TemporaryDirectory() as folder:
-        workers = [Worker(seed, Path(folder) / f"{k}.log") for k in range(jobs)]
+        workers = [Worker(seed, Path(folder) / f"{k}.log", limit) for k in range(jobs)]
         idle = list(workers)
         while workers:
             for worker in idle:
@@ -1430,7 +1630,7 @@ def run(count: int, seed: int, jobs: int) -> Iterator[Outcome]:
                     workers.remove(worker)
             if not workers:
                 break
-            ready = wait([worker.pipe for worker in workers], timeout=20 * LIMIT_SECONDS)
+            ready = wait([worker.pipe for worker in workers], timeout=2 * SLOWER * limit)
             for worker in workers if not ready else ():
                 worker.process.kill()  # says nothing and does not die: a deadlock
             for worker in [worker for worker in workers if worker.pipe in ready]:
@@ -1446,8 +1646,9 @@ def report(outcomes: Sequence[Outcome], seconds: float, jobs: int) -> int:
         f"\n{len(outcomes):,} inputs in {seconds:.0f} s with {jobs} processes "
         f"({len(outcomes) / seconds:.0f} per s)"
     )
-    for kind, number in Counter(outcome.kind for outcome in outcomes).most_common():
-        print(f"  {kind:26} {number:8,}")
+    read = Counter(outcome.kind for outcome in outcomes if outcome.is_read)
+    for kind, number in sorted(Counter(outcome.kind for outcome in outcomes).items()):
+        print(f"  {kind:26} {number:8,}, read: {read[kind] / number:5.1%}")
     print("what became of them (an input can have several findings)")
     for result, number in sorted(
         Counter(result for outcome in outcomes for result in outcome.results).items()
@@ -1455,6 +1656,7 @@ def report(outcomes: Sequence[Outcome], seconds: float, jobs: int) -> int:
         print(f"  {result:8} {RULES[result].title if result in RULES else '':32} {number:8,}")
     slowest = max(outcomes, key=lambda outcome: outcome.seconds)
     print(f"slowest: {slowest.seconds:.2f} s (input {slowest.index}, {slowest.kind})")
+    print(f"most memory of a process: {Worker.peak:.2f} GiB")
     print(f"failures: {len(failures)}")
     return len(failures)
 
@@ -1464,9 +1666,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--count", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds for an input")
     parser.add_argument("--index", type=int, help="try this input alone")
     options = parser.parse_args()
     if options.index is not None:
@@ -1476,7 +1679,7 @@ def main() -> None:
         sys.exit(bool(outcome.failure))
     begun = time.monotonic()
     outcomes: list[Outcome] = []
-    for outcome in run(options.count, options.seed, options.jobs):
+    for outcome in run(options.count, options.seed, options.jobs, options.limit):
         outcomes.append(outcome)
         if outcome.failure:
             print(

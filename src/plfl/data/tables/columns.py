@@ -3,6 +3,7 @@
 Those of a frame are opened here, of text and Parquet in modules of their own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +61,7 @@ def check_names(columns: Columns) -> Columns:
     """Refuse columns of one name."""
     names = columns.schema.names
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = Counter(names).most_common(1)[0][0]
         raise columns.fault("PLF302", f"column {twice!r} stands there twice; rename one")
     return columns
 

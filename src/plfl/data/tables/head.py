@@ -96,7 +96,7 @@ class Head:
             cells = rows.texts(name) if is_text(cells.type) else cells
             with suppress(pa.ArrowException):  # of some types Arrow does not tell cells apart
                 cells = cells.unique()
-            found |= dict.fromkeys(show(cell) for cell in cells if cell.is_valid)
+            found |= dict.fromkeys(_say(cell) for cell in cells if cell.is_valid)
             if len(found) > _MOST_VALUES:
                 break
         return list(found)
@@ -118,6 +118,11 @@ class Head:
             for name in names:
                 texts = rows.texts(name)
                 yield from texts.filter(pc.match_substring_regex(texts, "[.,]")).to_pylist()
+
+
+def _say(cell: pa.Scalar) -> str:
+    """A cell in full, as names of registers are compared."""
+    return cell.as_py().strip() if is_text(cell.type) else show(cell)
 
 
 def is_row_number(name: str) -> bool:

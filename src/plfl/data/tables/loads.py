@@ -192,7 +192,8 @@ class _Finder:
         """Weather; beside a column of readings that somebody named, all that is not a meter's."""
         if self.config.covariates is not None:
             return tuple(self.config.covariates)
-        beside = [name for name in self.numbers if name not in loads]
+        are_loads = frozenset(loads)
+        beside = [name for name in self.numbers if name not in are_loads]
         is_named = is_beside_y and self.config.load_column is not None
         if is_named and self.is_nixtla:
             return tuple(beside)

@@ -181,8 +181,8 @@ def fill_in(config: Config, profile: Profile | None, names: Sequence[str]) -> Co
     return config.model_copy(update=says) if says else config
 
 
-def _as_columns(value: str | tuple[str, ...], names: Sequence[str]) -> str | tuple[str, ...]:
-    """The columns that patterns mean, the first of each."""
+def _as_columns(value: str | tuple[str, ...], names: Sequence[str]) -> Any:
+    """The columns that patterns mean, the first of each; None if there is none."""
     patterns = (value,) if isinstance(value, str) else value
     found = tuple(name for pattern in patterns for name in match(pattern, names)[:1])
-    return found[0] if len(found) == 1 else found
+    return found[0] if len(found) == 1 else found or None

@@ -29,8 +29,9 @@ from plfl.data.tables.statics import Statics, read_statics
 from plfl.data.tables.words import unit_of
 from plfl.errors import BadInput
 
-# Meters of a wide table that are read at a time.
+# Meters of a wide table that are read at a time, or more if these are no more values.
 _WIDE_COLUMNS = 64
+_WIDE_VALUES = 1 << 21
 # Of these, that share an array: small ones would stay with the process when they are gone.
 _TOGETHER = 8
 _COUNT_ROWS = 1 << 20
@@ -246,7 +247,7 @@ class _Rows:
             return None
         texts = rows.texts(self.register).fill_null("").dictionary_encode()
         values = texts.dictionary.to_pylist()
-        counts = [any(fnmatchcase(value.strip(), way) for way in registers) for value in values]
+        counts = [_is_one_of(value.strip(), registers) for value in values]
         return np.array(counts, bool)[np.asarray(texts.indices)]
 
     def _values(self, rows: Rows) -> np.ndarray:
@@ -324,6 +325,11 @@ class _Rows:
         return table, series
 
 
+def _is_one_of(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a register fits a pattern; one that stands there as it is means itself."""
+    return name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def _add_registers(series: Series, registers: np.ndarray) -> Series:
     """The readings of several registers at one time, added up; those of one register at one time
     (an hour that comes twice) stay apart.
@@ -333,7 +339,7 @@ def _add_registers(series: Series, registers: np.ndarray) -> Series:
     _, firsts, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     group = group.reshape(-1)
     is_known = np.isfinite(series.values)
-    total = np.bincount(group, np.where(is_known, series.values, 0), len(firsts))
+    total = np.bincount(group, np.where(is_known, series.values, 0), len(firsts)).astype(float)
     total[np.bincount(group, is_known, len(firsts)) == 0] = np.nan
     order = np.argsort(firsts)
     chosen = firsts[order]
@@ -394,7 +400,8 @@ def _read_wide(table: _Table) -> tuple[_Table, Callable[[], Iterator[Series]]]:
     stamps, covariates = _read_shared(table)
     table = table.with_clock_of(stamps)
     # text is parsed once, whatever is taken from it; Parquet keeps its columns apart
-    portion = len(roles.loads) if table.columns.first_line else _WIDE_COLUMNS
+    portion = max(_WIDE_COLUMNS, _WIDE_VALUES // max(1, len(stamps)))
+    portion = len(roles.loads) if table.columns.first_line else portion
 
     def series() -> Iterator[Series]:
         for begin in range(0, len(roles.loads), portion):

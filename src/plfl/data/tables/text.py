@@ -123,7 +123,7 @@ def _read_sample(open_file: Callable[[], BinaryIO], file: str) -> bytes:
 
 def _find_lines(text: str, file: str, *, is_cut: bool) -> list[str]:
     """The whole lines of a sample, of which some hold something."""
-    lines = text.removeprefix("\ufeff").splitlines(keepends=True)[: -1 if is_cut else None]
+    lines = list(io.StringIO(text.removeprefix("\ufeff"), newline=""))[: -1 if is_cut else None]
     if any(line.strip() for line in lines):
         return lines
     if is_cut:

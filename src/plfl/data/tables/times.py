@@ -20,6 +20,7 @@ from plfl.data.tables.forms import (
     find_clock_format,
     find_time_form,
     is_day_end,
+    number_of,
 )
 from plfl.data.tables.head import Head
 from plfl.errors import require
@@ -102,7 +103,7 @@ def _is_stamp(head: Head, name: str) -> bool:
 
 
 def _is_rising(cells: Sequence[str]) -> bool:
-    numbers = [float(cell) for cell in cells]
+    numbers = [number_of(cell, ".") for cell in cells]
     return len(numbers) > 2 and all(before <= after for before, after in pairwise(numbers))
 
 
