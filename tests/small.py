@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -104,16 +103,10 @@ def client_data(task: Task) -> list[ClientData]:
 
 
 def make_loop(federation: Federation, deliver: Deliver = lambda replies: replies) -> Loop:
-    """The reference carrier for a federation; those of one share what they have compiled."""
+    """The reference carrier for a federation, with a compiled server."""
     loop = Loop(federation.plan, deliver)
-    loop.compiled, update = _compiled(federation)
-    loop.server = loop.server._replace(update=update)
+    loop.server = loop.server._replace(update=jax.jit(loop.server.update))
     return loop
-
-
-@lru_cache(maxsize=16)
-def _compiled(federation: Federation) -> tuple[dict[str, Any], Any]:
-    return Loop(federation.plan).compiled, jax.jit(federation.plan.server.update)
 
 
 def run_loop(

@@ -251,7 +251,7 @@ def test_a_client_that_claims_many_windows_counts_no_more_than_the_median_one(na
 def test_a_quarantined_update_changes_nothing_bit_for_bit(name, server):
     rng = np.random.default_rng(3)
     start = {"w": jnp.asarray(rng.normal(size=(2, 3)), jnp.float32)}
-    optimizer = make_server(server, {}, AGGREGATES[name]())
+    optimizer = make_server(server, AGGREGATES[name]())
     good = rng.normal(size=(NUM_CLIENTS, 2, 3)).astype(np.float32)
 
     def step(row, has_answered):
@@ -295,9 +295,7 @@ def test_a_server_that_follows_each_client_is_carried_away_less_by_one(name, syn
 
     def learn(aggregate, factor):
         rng = np.random.default_rng(5)
-        optimizer = make_server(
-            "fed_avg_adaptive", {"sync_every": sync_every}, AGGREGATES[aggregate]()
-        )
+        optimizer = make_server("fed_avg_adaptive", AGGREGATES[aggregate](), sync_every=sync_every)
         state = optimizer.init({"w": jnp.zeros(20)}, NUM_CLIENTS)
         for _ in range(6):
             updates = (agreed + 0.3 * rng.normal(size=(NUM_CLIENTS, 20))).astype(np.float32)
@@ -314,7 +312,7 @@ def test_a_server_that_follows_each_client_is_carried_away_less_by_one(name, syn
 def test_few_clients_that_answer_are_followed_by_a_server_that_keeps_all():
     """Those that are absent stand still, and are no majority for that."""
     for name in NAMES:
-        optimizer = make_server("fed_avg_adaptive", {}, AGGREGATES[name]())
+        optimizer = make_server("fed_avg_adaptive", AGGREGATES[name]())
         weights = jnp.asarray(np.arange(NUM_CLIENTS) < 2, jnp.float32)
         updates = {"w": jnp.ones((NUM_CLIENTS, 4)) * weights[:, None]}
         state = optimizer.update(optimizer.init({"w": jnp.zeros(4)}, NUM_CLIENTS), updates, weights)

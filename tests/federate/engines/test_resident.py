@@ -95,7 +95,7 @@ def test_batched_training_equals_training_core_by_core(num_devices, fraction):
     federation = own_federation(fraction=fraction, server="fed_avg_adaptive")
     expected = run_engine(federation)
     federation.engine = Resident(federation.plan, jax.devices("cpu")[:num_devices])
-    federation.engine.rows.is_batched = True
+    federation.engine.rows = replace(federation.engine.rows, is_batched=True)
     assert_trees_close(run_engine(federation), expected)
 
 
