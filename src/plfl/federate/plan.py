@@ -140,7 +140,8 @@ def _apart(model: Model) -> Model:
     """The same model, equal to none: what a user's functions read besides their arguments may have
     changed since something was compiled from them.
     """
-    return Model(*(part and partial(part) for part in model))
+    loss = model.quantile_loss
+    return Model(partial(model.init), partial(model.apply), loss and partial(loss))
 
 
 def count_steps(config: Config, num_windows: np.ndarray) -> int:

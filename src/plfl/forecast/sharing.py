@@ -6,7 +6,7 @@ equal arguments gives the same closures, and so one program serves all federatio
 would compile the same.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar
 
@@ -22,12 +22,12 @@ def make_once(make: Callable[P, Made], *arguments: P.args, **settings: P.kwargs)
     Arguments that cannot be compared, such as a view that holds an array, share nothing.
     """
     if all(map(_is_hashable, (*arguments, *settings.values()))):
-        return _made(make, *arguments, **settings)
+        return _made(make, *arguments, **settings)  # type: ignore[arg-type]
     return make(*arguments, **settings)
 
 
 @lru_cache(maxsize=_MOST, typed=True)  # 1 is not 1.0 here
-def _made(make: Callable[..., Any], *arguments: Hashable, **settings: Hashable) -> Any:
+def _made(make: Any, *arguments: Any, **settings: Any) -> Any:
     return make(*arguments, **settings)
 
 

@@ -48,10 +48,10 @@ class _Block(NamedTuple):
 
     server: str
     aggregate: Aggregate
-    num_members: int
     # Of each member: clients, and how many of them are asked in a round.
     num_clients: int
     num_asked: int
+    num_members: int
     # The first row.
     begin: int
 
@@ -225,16 +225,15 @@ class Stack:
         self.blocks: list[_Block] = []
         self.members: list[list[Plan]] = []  # of each block
         begin = 0
-        for (server, aggregate, *numbers), ks in groupby(self.order, key=kind):
+        for facts, ks in groupby(self.order, key=kind):
             self.members.append([plans[k] for k in ks])
-            block = _Block(server, aggregate, len(self.members[-1]), *numbers, begin)
-            self.blocks.append(block)
-            begin = block.end
+            self.blocks.append(_Block(*facts, len(self.members[-1]), begin))
+            begin = self.blocks[-1].end
         sizes = [plan.task.panel.num_clients for plan in self.plans]
         make_optimizer = CLIENT_OPTIMIZERS[self.first.config.client]
         self.rows = make_rows(sum(sizes), self.first.training, devices, make_optimizer)
-        facts = (tuple(self.blocks), self.first.limits, self.first.is_weighted)
-        self.programs = make_once(_Programs, self.rows, *facts)
+        gate = (self.first.limits, self.first.is_weighted)
+        self.programs = make_once(_Programs, self.rows, tuple(self.blocks), *gate)
         self.data = self.rows.place(stack_clients([plan.task for plan in self.plans]))
         keys = [client_keys(plan.config.seed, plan.task.panel.ids) for plan in self.plans]
         self.keys = self.rows.place_keys(jnp.concatenate(keys))
