@@ -73,9 +73,9 @@ def read(
 ):
     none = np.zeros((len(stamps), 0), np.float32)
     series = Series(
-        "a", stamps, values.astype(float), none, np.zeros(0, np.float32), zone, stamp_zone=zone
+        "a", stamps, values.astype(float), none, np.zeros(0, np.float32), zone, zone, is_end=is_end
     )
-    return make_panel(Readings([series], is_end=is_end), Config(**settings))
+    return make_panel(Readings([series]), Config(**settings))
 
 
 def shuffled(num: int) -> np.ndarray:

@@ -57,11 +57,6 @@ def make_panel(
 ) -> tuple[Panel | None, list[Finding]]:
     """The panel of all clients that can be used (None if there is none), and what was found."""
     scratch = scratch or Scratch()
-    if readings.is_cumulative and UNITS[readings.unit][1]:
-        raise BadInput(
-            f"cumulative = true needs a unit of energy (Wh, kWh, MWh), not {readings.unit}",
-            "say which one the register counts: ‹unit=kWh›",
-        )
     asked_interval(config)
     findings: list[Finding] = []
     gridded: list[Gridded] = []
@@ -88,7 +83,12 @@ class _Client:
         self.series = series
         self.readings = readings
         self.config = config
-        self.notes = Notes(series, is_end=readings.is_end)
+        self.notes = Notes(series)
+        if series.is_cumulative and UNITS[series.unit][1]:
+            raise BadInput(
+                f"cumulative = true needs a unit of energy (Wh, kWh, MWh), not {series.unit}",
+                "say which one the register counts: ‹unit=kWh›",
+            )
 
     def grid(self) -> Gridded | None:
         """The client's clean load, or None if it is refused."""
@@ -106,7 +106,7 @@ class _Client:
         if len(known) < 2:
             self.notes.row("PLF109", 0, f"it has {say_count(len(known), 'reading')}")
             raise _Refused
-        is_asked = "PLF204" not in self.config.ignore and not self.readings.is_cumulative
+        is_asked = "PLF204" not in self.config.ignore and not self.series.is_cumulative
         if is_asked and is_register(known):
             raise self._refused("PLF204", 0, f"values rise from {known[0]:g} to {known[-1]:g}")
         lengths = self._lengths(utc)
@@ -123,7 +123,7 @@ class _Client:
         if zone is None:
             return stamps
         utc, is_missing = to_utc(zone, stamps)
-        if self.readings.is_end:
+        if self.series.is_end:
             # An interval that ends when clocks change is labelled 02:00 by the clock before and
             # 03:00 by the clock after: both are meant well. So each stamp is also read a second
             # earlier, inside its interval, and that reading is taken if it tells more stamps apart.
@@ -245,7 +245,7 @@ class _Client:
         num_changes = int(np.count_nonzero(np.diff(rounded[begins])))
         self.notes.reading(
             "PLF107",
-            begin + self.readings.is_end,
+            begin + self.series.is_end,
             f"intervals of {lengths}, added up to {say_length(sustained[-1])}",
             max(1, num_changes),
         )
@@ -254,10 +254,10 @@ class _Client:
         self, utc: np.ndarray, values: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Begin (UTC seconds), length and energy (kWh) of the interval of each reading."""
-        unit = self.readings.unit
-        if not self.readings.is_cumulative:
-            durations = _durations(lengths, is_end=self.readings.is_end)
-            begins = utc - durations if self.readings.is_end else utc
+        unit = self.series.unit
+        if not self.series.is_cumulative:
+            durations = _durations(lengths, is_end=self.series.is_end)
+            begins = utc - durations if self.series.is_end else utc
             return begins, durations, values * kwh_of(unit, durations)
         energy = np.diff(values)
         is_fall = (lengths > 0) & (energy < 0)

@@ -48,9 +48,8 @@ class Gridded:
 class Notes:
     """Findings about one client."""
 
-    def __init__(self, series: Series, *, is_end: bool) -> None:
+    def __init__(self, series: Series) -> None:
         self.series = series
-        self.is_end = is_end
         self.findings: list[Finding] = []
         # Which of the series' rows are still in play, in order of time.
         self.rows = np.arange(len(series.stamps))
@@ -78,7 +77,7 @@ class Notes:
         """A finding about an interval of the grid: its stamp, and the row where it stands, if it
         stands there.
         """
-        stamp = found.start + (int(index) + self.is_end) * found.interval  # UTC
+        stamp = found.start + (int(index) + self.series.is_end) * found.interval  # UTC
         if self.series.stamp_zone is not None:
             stamp += int(utc_offset(self.series.stamp_zone, np.array([stamp]))[0])
         place = self.series.place()

@@ -38,6 +38,9 @@ class Series:
     rows: np.ndarray | None = None  # (rows,) row of the file, from 0; None when they are 0, 1, ...
     # Whether the file is text with a header, so that rows have line numbers.
     has_header: bool = False
+    unit: str = "kWh"
+    is_end: bool = False  # whether a stamp marks the end of its interval
+    is_cumulative: bool = False  # whether the values are a register that counts up
 
     def utc(self) -> np.ndarray:
         """(rows,) the stamps as seconds of UTC."""
@@ -59,9 +62,6 @@ class Readings:
     series: Iterable[Series]  # may be lazy: each is read, cleaned and forgotten in turn
     covariate_names: tuple[str, ...] = ()
     static_names: tuple[str, ...] = ()
-    is_end: bool = False  # whether a stamp marks the end of its interval
-    unit: str = "kWh"
-    is_cumulative: bool = False
     # About the source as a whole; a lazy source may add to it while it is read.
     findings: list[Finding] = field(default_factory=list)
 
@@ -93,16 +93,13 @@ def cut_off(
     ahead.
     """
     end = int(until.astype("datetime64[s]").astype(np.int64))
-    is_known = readings.is_end or readings.is_cumulative  # a stamp is when the reading was known
-    cut = (
-        _cut_off(series, end, is_known=is_known, keeps_rows=keeps_covariates)
-        for series in readings.series
-    )
+    cut = (_cut_off(series, end, keeps_rows=keeps_covariates) for series in readings.series)
     return replace(readings, series=cut)
 
 
-def _cut_off(series: Series, end: int, *, is_known: bool, keeps_rows: bool) -> Series:
+def _cut_off(series: Series, end: int, *, keeps_rows: bool) -> Series:
     utc = series.utc()
+    is_known = series.is_end or series.is_cumulative  # a stamp is when the reading was known
     is_over = utc + (0 if is_known else _duration(np.unique(utc[utc < end]))) <= end
     if keeps_rows:
         return replace(series, values=np.where(is_over, series.values, np.nan))

@@ -78,7 +78,7 @@ def test_a_folder_reads_as_buildings_with_load_weather_and_areas(tmp_path, layou
     readings = read_comstock(write_folder(tmp_path, layout))
     first, *_ = series = list(readings.series)
     assert [one.id for one in series] == ["CA-15222", "CA-15225", "CA-15227"]
-    assert (readings.covariate_names, readings.unit, readings.is_end) == (
+    assert (readings.covariate_names, first.unit, first.is_end) == (
         ("temperature", "wind_speed"),
         "kWh",
         True,

@@ -105,8 +105,6 @@ def read_comstock(
         ),
         covariate_names=COVARIATES,
         static_names=STATICS,
-        is_end=True,
-        unit="kWh",
     )
 
 
@@ -256,6 +254,7 @@ class _Buildings:
             stamp_zone=STAMP_ZONE,
             file=str(path),
             column=column,
+            is_end=True,
         )
 
 

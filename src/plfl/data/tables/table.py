@@ -54,12 +54,9 @@ def read_table(table: object, config: Config) -> Readings:
     clock = make_clock(columns, names.time, config, statics.zones, findings)
     read = _read_wide if names.load is None else _read_long
     return Readings(
-        series=_Lazy(read(_Table(columns, names, clock, statics, config.decimal))),
+        series=_Lazy(read(_Table(columns, names, clock, statics, config))),
         covariate_names=() if names.load is None else names.others,
         static_names=statics.names,
-        is_end=config.stamps == "end",
-        unit=config.unit,
-        is_cumulative=config.cumulative,
         findings=findings,
     )
 
@@ -237,7 +234,7 @@ class _Table(NamedTuple):
     names: _Names
     clock: Clock
     statics: _Statics
-    decimal: str
+    config: Config
 
     def series(self, client: str, **own: Any) -> Series:
         """One client's rows, with what the table says about all of them."""
@@ -249,6 +246,9 @@ class _Table(NamedTuple):
             stamp_zone=stamp_zone,
             file=self.columns.file,
             has_header=self.columns.has_header,
+            unit=self.config.unit,
+            is_end=self.config.stamps == "end",
+            is_cumulative=self.config.cumulative,
             **own,
         )
 
@@ -265,10 +265,10 @@ def _read_long(table: _Table) -> Callable[[], Iterator[Series]]:
     for rows in read_rows(columns, [time, load, *others, *([identity] if identity else [])]):
         here = slice(rows.first, rows.first + rows.batch.num_rows)
         stamps[here] = table.clock.seconds(rows)
-        values[here] = rows.numbers(load, table.decimal)
+        values[here] = rows.numbers(load, table.config.decimal)
         for k, name in enumerate(others):
             with np.errstate(over="ignore", invalid="ignore"):
-                covariates[here, k] = rows.numbers(name, table.decimal)
+                covariates[here, k] = rows.numbers(name, table.config.decimal)
         if identity:
             codes[here] = _encode(rows.ids(identity), index)
     clients = list(index) if identity else [columns.name]
@@ -328,7 +328,7 @@ def _read_wide(table: _Table) -> Callable[[], Iterator[Series]]:
             for rows in read_rows(columns, some):
                 here = slice(rows.first, rows.first + rows.batch.num_rows)
                 for k, name in enumerate(some):
-                    values[k, here] = rows.numbers(name, table.decimal)
+                    values[k, here] = rows.numbers(name, table.config.decimal)
             for client, own in zip(some, values, strict=True):
                 yield table.series(
                     client, stamps=stamps, values=own, covariates=covariates, column=client
