@@ -43,10 +43,9 @@ def member_states(stack: Stack, state: StackState) -> list[tuple[Any, Any]]:
     found, at = {}, 0
     for block, server in zip(stack.blocks, state.servers, strict=True):
         personal = block.split(state.clients.personal)
-        for k in range(block.num_members):
+        for k in range(len(block.plans)):
             pick = lambda tree, k=k: {name: np.asarray(a)[k] for name, a in tree.items()}  # noqa: E731
-            name_shared = stack.programs.name_shared
-            common = {name: name_shared(pick(value)) for name, value in server.common.items()}
+            common = {name: stack.name_shared(pick(value)) for name, value in server.common.items()}
             found[stack.order[at + k]] = (common, pick(personal))
-        at += block.num_members
+        at += len(block.plans)
     return [found[k] for k in range(len(found))]

@@ -1,5 +1,6 @@
 """Small federations that the tests share, on JAX set up as a run would set it up."""
 
+from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 
@@ -13,6 +14,7 @@ from plfl.data.panel import Panel
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.protocol.agreement import Agreement, make_agreement
 from plfl.deploy.protocol.policy import agreed_settings
+from plfl.federate.engines.engine import Engine
 from plfl.federate.engines.loop import Deliver, Loop
 from plfl.federate.federation import Federation
 from plfl.federate.plan import complete
@@ -58,6 +60,12 @@ def own_federation(panel: Panel | None = None, **values: object) -> Federation:
     """The same for a test alone."""
     config = tiny_config(**values)
     return Federation(config, make_task((panel or uneven_panel()).sorted(), config), None, DEVICES)
+
+
+def set_rows(engine: Engine, **values: object) -> None:
+    """Let an engine's rows be others, as those of a GPU are."""
+    engine.rows = copy(engine.rows)
+    vars(engine.rows).update(values)
 
 
 def agree_on(panel: Panel, config: Config, run: str = "run-1") -> Agreement:

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,7 @@ from plfl.federate.processes.group import (
     spread,
 )
 from plfl.federate.processes.line import Line, accept, call, listen
-from small import DEVICES, own_federation
+from small import DEVICES, own_federation, set_rows
 
 RUN = [sys.executable, "-m", "plfl", "run"]
 SMALL = [
@@ -121,7 +120,7 @@ def test_only_means_and_some_numbers_per_client_cross(server, aggregate, is_batc
     """
     federation = own_federation(server=server, fraction=0.6, aggregate=aggregate)
     engine = federation.engine
-    engine.rows = replace(engine.rows, is_batched=is_batched)
+    set_rows(engine, is_batched=is_batched)
     state = engine.init()
     engine.compile(state)
     params = state.server.common["x"]

@@ -106,11 +106,12 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         )
     model = model or make_model(config, task)
     shapes = check_model(model, task)
-    if config.model == GIVEN:
-        model = _apart(model)
+    if config.model == GIVEN:  # what its functions read besides arguments may change: not shared
+        model = model._replace(init=partial(model.init), apply=partial(model.apply))
     partition = make_partition(shapes, config.personal)
     client_settings, server_settings = optimizer_settings(config)
-    training = LocalTraining(
+    training = make_once(
+        LocalTraining,
         model=model,
         objective=make_once(make_objective, config.loss, task.view, model),
         partition=partition,
@@ -134,14 +135,6 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         num_shared_params=count_params({name: shapes[name] for name in partition.shared}),
         num_asked=cohort_size(config.fraction, task.panel.num_clients),
     )
-
-
-def _apart(model: Model) -> Model:
-    """The same model, equal to none: what a user's functions read besides their arguments may have
-    changed since something was compiled from them.
-    """
-    loss = model.quantile_loss
-    return Model(partial(model.init), partial(model.apply), loss and partial(loss))
 
 
 def count_steps(config: Config, num_windows: np.ndarray) -> int:

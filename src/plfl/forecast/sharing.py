@@ -21,19 +21,13 @@ def make_once(make: Callable[P, Made], *arguments: P.args, **settings: P.kwargs)
 
     Arguments that cannot be compared, such as a view that holds an array, share nothing.
     """
-    if all(map(_is_hashable, (*arguments, *settings.values()))):
-        return _made(make, *arguments, **settings)  # type: ignore[arg-type]
-    return make(*arguments, **settings)
+    try:
+        hash((arguments, *settings.values()))
+    except TypeError:
+        return make(*arguments, **settings)
+    return _made(make, *arguments, **settings)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=_MOST, typed=True)  # 1 is not 1.0 here
 def _made(make: Any, *arguments: Any, **settings: Any) -> Any:
     return make(*arguments, **settings)
-
-
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True

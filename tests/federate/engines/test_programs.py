@@ -1,13 +1,11 @@
 """Compiled programs are shared by plans that are equal in all they depend on, and by no others."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from carriers import make_stack, stream_of
 from plfl.config import GIVEN, Config
 from plfl.data.generated import generate
 from plfl.federate.engines.loop import Loop
@@ -24,6 +22,7 @@ from small import (
     assert_trees_equal,
     own_federation,
     run_engine,
+    set_rows,
     tiny_config,
     uneven_panel,
 )
@@ -90,12 +89,8 @@ BEFORE = {
 
 
 def programs_of(federation: Federation) -> list[object]:
-    """Those of the resident engine, of the streamed one and of the loop."""
-    return [
-        federation.engine._programs,
-        stream_of(federation).engine._programs,
-        Loop(federation.plan).compiled,
-    ]
+    """Those of the resident engine, and of the loop."""
+    return [federation.engine._programs, *Loop(federation.plan).compiled.values()]
 
 
 def analog_federation(**values: object) -> Federation:
@@ -112,7 +107,6 @@ def round_as_text(federation: Federation) -> str:
 def test_equal_federations_share_all_their_programs():
     one, other = own_federation(), own_federation()
     assert all(a is b for a, b in zip(programs_of(one), programs_of(other), strict=True))
-    assert make_stack([one, other]).programs is make_stack([other, one]).programs
     assert one.plan.training == other.plan.training  # so that a client's rounds do, too
     assert hash(one.plan.training) == hash(other.plan.training)
 
@@ -170,19 +164,13 @@ def test_every_field_of_a_config_is_known_to_be_in_a_program_or_not():
 def test_other_devices_have_other_programs():
     plan = own_federation().plan
     engines = [Resident(plan, DEVICES), Resident(plan, DEVICES[:1]), Resident(plan, DEVICES)]
-    engines[2].rows = replace(engines[2].rows, is_batched=True)
+    set_rows(engines[2], is_batched=True)
     assert len({id(engine._programs) for engine in engines}) == 3
 
 
 def test_more_clients_have_other_programs():
     federations = [own_federation(uneven_panel(num)) for num in (3, 4)]
     assert federations[0].engine._programs is not federations[1].engine._programs
-
-
-def test_a_stack_of_other_settings_is_another_one():
-    one, other = own_federation(), own_federation(server="fed_adam")
-    stacks = [make_stack([one]), make_stack([other]), make_stack([one, other])]
-    assert len({id(stack.programs) for stack in stacks}) == 3
 
 
 def test_an_update_that_is_guarded_is_another_training():

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plfl.federate.client import ClientState, LocalTraining
+from plfl.federate.client import ClientState
 from plfl.federate.engines.rows import take_rows
 from plfl.federate.gate import Door, Quarantined, Reply
 from plfl.federate.params import batches_key, client_keys
@@ -32,14 +32,6 @@ from plfl.storage import digest
 
 # What happens to replies on their way to the server.
 Deliver = Callable[[list[Reply]], Sequence[Reply]]
-
-
-_STEPS = ("pick_batches", "begin", "step", "finish", "protect")
-
-
-def _compile_steps(training: LocalTraining) -> dict[str, Any]:
-    """What a client does, piece by piece."""
-    return {name: jax.jit(getattr(training, name)) for name in _STEPS}
 
 
 class Loop:
@@ -66,7 +58,8 @@ class Loop:
         self.deliver = deliver
         shapes = training.shared_shapes
         self.door = Door(run, {name: (x.shape, x.dtype) for name, x in shapes.items()})
-        self.compiled = make_once(_compile_steps, training)
+        steps = ("pick_batches", "begin", "step", "finish", "protect")
+        self.compiled = {name: make_once(jax.jit, getattr(training, name)) for name in steps}
         self.quarantined: list[Quarantined] = []
 
     def run_round(self, state: FederationState, round_index: int) -> tuple[RoundResult, jax.Array]:

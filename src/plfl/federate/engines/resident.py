@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from plfl.data.scratch import Scratch
 from plfl.federate.engines.engine import Engine
-from plfl.federate.engines.rows import RowInputs, Rows, make_rows
+from plfl.federate.engines.rows import RowInputs, Rows
 from plfl.federate.gate import Limits
 from plfl.federate.params import client_keys, personal_key, shared_key
 from plfl.federate.plan import Plan
@@ -36,29 +36,13 @@ class _Programs:
     num_asked: int
 
     @cached_property
-    def init_clients(self) -> Any:
-        """From the clients' keys to their first states."""
-        training = self.rows.training
-        return jax.jit(jax.vmap(lambda key: training.init_client(personal_key(key))))
-
-    @cached_property
     def run_round(self) -> Any:
-        """From state, data, keys and the number of a round to its result, and who was asked."""
         whole = self.rows.whole
-        return jax.jit(
-            self._run_round,
-            donate_argnums=0,
-            out_shardings=(RoundResult._make([self.shardings, whole, whole]), whole),
-        )
-
-    @cached_property
-    def predict(self) -> Any:
-        """From state, data and origins (rows, windows) to forecasts."""
-        return jax.jit(self._predict)
+        placed = (RoundResult._make([self.shardings, whole, whole]), whole)
+        return jax.jit(self._run_round, donate_argnums=0, out_shardings=placed)
 
     @property
     def shardings(self) -> Any:
-        """Where the parts of a state are."""
         by_client = ("per_client", "weight")
         server = ServerState._make(
             self.rows.sharded if name in by_client else self.rows.whole
@@ -104,6 +88,15 @@ class _Programs:
         sent = jax.vmap(send)(server.per_client, server.weight)
         return jax.lax.with_sharding_constraint(sent, self.rows.sharded)
 
+    @cached_property
+    def init_clients(self) -> Any:
+        training = self.rows.training
+        return jax.jit(jax.vmap(lambda key: training.init_client(personal_key(key))))
+
+    @cached_property
+    def predict(self) -> Any:
+        return jax.jit(self._predict)
+
     def _predict(self, state: FederationState, data: ClientData, origins: jax.Array) -> jax.Array:
         return self.rows.predict(self._broadcast(state.server), state.clients, data, origins)
 
@@ -116,7 +109,7 @@ class Resident(Engine):
     ) -> None:
         task = plan.task
         spread_out = spread(devices, task.panel.num_clients)
-        rows = make_rows(task.panel.num_clients, plan.training, spread_out)
+        rows = make_once(Rows, task.panel.num_clients, plan.training, tuple(spread_out))
         super().__init__(plan, rows, scratch)
         self.data = self.rows.place(stack_clients([task]))
         self.client_keys = client_keys(plan.config.seed, task.panel.ids)
@@ -138,8 +131,7 @@ class Resident(Engine):
         server = self.plan.server.init(training.partition.split(model)[0], self.num_clients)
         if self.plan.is_weighted:
             server = server._replace(weight=jnp.asarray(self.plan.task.num_windows, jnp.float32))
-        clients = self._programs.init_clients(self.client_keys)
-        return self.place(FederationState(server, clients))
+        return self.place(FederationState(server, self._programs.init_clients(self.client_keys)))
 
     @override
     def place(self, state: FederationState) -> FederationState:

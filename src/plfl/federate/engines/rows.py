@@ -8,8 +8,6 @@ the caller's affair.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -68,36 +66,26 @@ _INPUT_SPECS: Any = RowInputs._make(
 )
 
 
-@dataclass(frozen=True)
 class Rows:
-    """Places for some clients on some devices, whoever they are.
+    """Places for some clients on some devices, whoever they are; nobody may change them."""
 
-    A value: what is compiled for rows depends on its fields alone.
-    """
-
-    num_clients: int
-    training: LocalTraining
-    mesh: Mesh
-    # Whether all clients of the cohort train at once, as on a GPU, and how many of them at most.
-    is_batched: bool
-    block: int = _TRAIN_CLIENTS
-    # Makes each row's optimizer from its own settings.
-    make_optimizer: Callable[..., ClientOptimizer] | None = None
-
-    @cached_property
-    def sharded(self) -> NamedSharding:
-        """Rows spread over the devices."""
-        return NamedSharding(self.mesh, P("clients"))
-
-    @cached_property
-    def whole(self) -> NamedSharding:
-        """The same on every device."""
-        return NamedSharding(self.mesh, P())
-
-    @property
-    def num_rows(self) -> int:
-        """The clients and padding: as many on each device."""
-        return -(-self.num_clients // self.mesh.size) * self.mesh.size
+    def __init__(
+        self,
+        num_clients: int,
+        training: LocalTraining,
+        devices: Sequence[jax.Device],
+        make_optimizer: Callable[..., ClientOptimizer] | None = None,
+    ) -> None:
+        """With `make_optimizer`, each row's optimizer is made from its own settings."""
+        self.training = training
+        self.num_clients = num_clients
+        self.make_optimizer = make_optimizer
+        self.is_batched = devices[0].platform != "cpu"
+        self.block = _TRAIN_CLIENTS
+        self.mesh = Mesh(np.array(devices[:num_clients]), ("clients",))
+        self.sharded = NamedSharding(self.mesh, P("clients"))
+        self.whole = NamedSharding(self.mesh, P())
+        self.num_rows = -(-num_clients // self.mesh.size) * self.mesh.size
 
     def place(self, data: ClientData) -> ClientData:
         """Data of the clients, padded and put on the devices."""
@@ -245,22 +233,6 @@ class Rows:
         """
         padded, counts = pad_origins(origins, max(width, *map(len, origins), 0))
         return self.place_rows(padded), counts
-
-
-def make_rows(
-    num_clients: int,
-    training: LocalTraining,
-    devices: Sequence[jax.Device],
-    make_optimizer: Callable[..., ClientOptimizer] | None = None,
-) -> Rows:
-    """Rows for so many clients; with `make_optimizer` they differ in the settings of it."""
-    return Rows(
-        num_clients=num_clients,
-        training=training,
-        mesh=Mesh(np.array(devices[:num_clients]), ("clients",)),
-        is_batched=devices[0].platform != "cpu",
-        make_optimizer=make_optimizer,
-    )
 
 
 def take_rows(data: ClientData, index: jax.Array | int) -> ClientData:

@@ -10,7 +10,7 @@ what the resident engine computes, but for the rounding of sums; it does not dep
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,24 +20,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 from typing_extensions import override
 
 from plfl.data.scratch import Scratch, blocks, copy_rows, forget
-from plfl.federate.aggregate import average_pulled
+from plfl.federate.aggregate import average_pulled, distances, pull, settle
 from plfl.federate.client import ClientState
-from plfl.federate.engines.chunks import (
-    Common,
-    Programs,
-    add_to_total,
-    distances,
-    judge,
-    settle,
-)
 from plfl.federate.engines.engine import Engine
-from plfl.federate.engines.rows import make_rows
-from plfl.federate.params import client_keys, shared_key
+from plfl.federate.engines.rows import RowInputs, Rows
+from plfl.federate.gate import judge, measure, zero_rows
+from plfl.federate.params import client_keys, join_rows, name_rows, personal_key, shared_key
 from plfl.federate.plan import Plan
-from plfl.federate.round import FederationState, RoundResult, count_weights
+from plfl.federate.round import FederationState, RoundResult, choose_cohort, count_weights
 from plfl.federate.server import ServerState
 from plfl.forecast.models import Params
-from plfl.forecast.sharing import make_once
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import pad_origins
 
@@ -46,6 +38,9 @@ _BLOCK = 1024
 # Numbers that are sorted at once, at least a page of each client's: files are read by pages.
 _NUMBERS = 2**22
 _PAGE = 1024
+
+# What the server has for all clients, and the number of its rounds.
+Common = tuple[dict[str, Params], jax.Array]
 
 
 class Streamed(Engine):
@@ -65,7 +60,7 @@ class Streamed(Engine):
         as large.
         """
         num_chunks = -(-plan.num_asked // chunk)
-        rows = make_rows(-(-plan.num_asked // num_chunks), plan.training, devices)
+        rows = Rows(-(-plan.num_asked // num_chunks), plan.training, devices)
         super().__init__(plan, rows, scratch)
         self.chunk = rows.num_rows
         ids = plan.task.panel.ids
@@ -75,16 +70,36 @@ class Streamed(Engine):
         # The cohort's, (asked, ...), in the order of clients.
         self.updates: Params = {}
         self._compiled_chunk: Any = None
-
-    @cached_property
-    def _programs(self) -> Programs:
-        return make_once(Programs, self.rows, self.plan.server, self.plan.num_asked)
+        self._predict = jax.jit(self._predict_chunk)
+        # The parts of a server's update, for a block of clients; rows that do not count are zero.
+        self._to_steps = jax.jit(
+            lambda server, updates, weights: plan.server.parts.to_steps(
+                server, zero_rows(updates, weights > 0), weights
+            )
+        )
+        self._distances = jax.jit(
+            lambda steps, weights, center: distances(zero_rows(steps, weights > 0), center)
+        )
+        self._add_up = jax.jit(self._add_up_block)
+        self._total = jax.jit(_add_block)
+        self._settle = jax.jit(partial(settle, trim=plan.server.aggregate.trim))
+        self._step = jax.jit(self._step_server)
+        self._spread = jax.jit(plan.server.parts.spread)
+        self._judge = jax.jit(judge, static_argnames="limits")
+        self._choose = jax.jit(
+            lambda keys, at: choose_cohort(jax.random.wrap_key_data(keys), at, plan.num_asked)
+        )
 
     @override
     def init(self) -> FederationState:
         training = self.plan.training
         model = jax.jit(training.model.init)(shared_key(self.plan.config.seed))
-        init_clients = self._programs.init_clients
+
+        @jax.jit
+        @jax.vmap
+        def init_clients(words: jax.Array) -> ClientState:
+            return training.init_client(personal_key(jax.random.wrap_key_data(words)))
+
         one = self.plan.server.init(training.partition.split(model)[0], 1)
         template = (jax.eval_shape(init_clients, self.keys[:1]), one.per_client)
         clients, per_client = jax.tree.map(partial(self._empty, self.num_clients), template)
@@ -137,8 +152,13 @@ class Streamed(Engine):
         if self._compiled_chunk is None:
             inputs = self._load(state, np.arange(self.rows.num_rows) % self.num_clients)
             is_asked = np.ones(self.rows.num_rows, bool)
+            program = jax.jit(
+                self._train_chunk,
+                donate_argnums=1 if self.rows.is_batched else (),
+                out_shardings=self.rows.sharded,
+            )
             with jax.default_matmul_precision("highest"):
-                lowered = self._programs.train.lower(_common(state), *inputs, is_asked, np.int32(1))
+                lowered = program.lower(_common(state), *inputs, is_asked, np.int32(1))
                 self._compiled_chunk = lowered.compile()
             self.updates = jax.tree.map(
                 partial(self._empty, self.plan.num_asked), lowered.out_info[1]
@@ -147,10 +167,10 @@ class Streamed(Engine):
     @override
     def run_round(self, state: FederationState, round_index: int) -> tuple[RoundResult, np.ndarray]:
         self.compile(state)
-        cohort = np.asarray(self._programs.choose(self._put(self.keys), np.int32(round_index)))
+        cohort = np.asarray(self._choose(self._put(self.keys), np.int32(round_index)))
         losses, is_finite, norms = self._train(state, cohort, round_index)
         measured = self._put((is_finite, norms, self.num_windows, cohort))
-        verdicts = judge(*measured, limits=self.plan.limits)
+        verdicts = self._judge(*measured, limits=self.plan.limits)
         counted = count_weights(verdicts, measured[2], self.plan.is_weighted)
         weights = np.asarray(counted)
         server = state.server
@@ -226,6 +246,31 @@ class Streamed(Engine):
 
         return jax.tree.map(take, rows)
 
+    def _train_chunk(
+        self,
+        common: Common,
+        clients: ClientState,
+        per_client: dict[str, Params],
+        data: ClientData,
+        keys: jax.Array,
+        is_asked: jax.Array,
+        round_index: jax.Array,
+    ) -> tuple[ClientState, Params, tuple[jax.Array, ...]]:
+        sent = self._broadcast(common, per_client)
+        inputs = RowInputs(sent, clients, data, jax.random.wrap_key_data(keys))
+        num_rows = self.rows.num_rows
+        clients, updates, losses = self.rows.train(
+            inputs, is_asked, round_index, num_asked=num_rows
+        )
+        return clients, updates, (losses, *measure(updates, losses))
+
+    def _broadcast(self, common: Common, per_client: dict[str, Params]) -> Params:
+        """What each row of a chunk is sent: (rows, ...)."""
+        rows = jnp.arange(self.rows.num_rows)
+        server = ServerState(common[0], per_client, rows, common[1])
+        sent = jax.vmap(lambda c: self.plan.server.broadcast(server, c))(rows)
+        return jax.lax.with_sharding_constraint(sent, self.rows.sharded)
+
     def _update_server(
         self, server: ServerState, asked: np.ndarray, weights: np.ndarray
     ) -> ServerState:
@@ -249,12 +294,12 @@ class Streamed(Engine):
             per_client, before, *given = self._block(of_clients, index, size)
             steps, part_kept = self._block((self.updates, kept), place[index], size)
             own = server._replace(per_client=per_client, weight=before)
-            per_client, sums = self._programs.add_up(own, steps, (center, part_kept), *given, sums)
+            per_client, sums = self._add_up(own, steps, (center, part_kept), *given, sums)
             self._store(server.per_client, index, per_client)
         nobody = server._replace(per_client={}, weight=self._put(np.zeros(0, np.float32)))
-        stepped = self._programs.step(nobody, sums)
+        stepped = self._step(nobody, sums)
         for index in parts if keeps_rows else ():
-            spread = self._programs.spread(stepped, self._block(server.per_client, index, size))
+            spread = self._spread(stepped, self._block(server.per_client, index, size))
             self._store(server.per_client, index, spread)
         return stepped._replace(per_client=server.per_client, weight=weight)
 
@@ -266,7 +311,7 @@ class Streamed(Engine):
             updates, given = self._block((self.updates, weights[asked]), index, size)
             rows = self._block(server.per_client, asked[part], size)
             own = server._replace(per_client=rows, weight=given)
-            per_client, steps = self._programs.to_steps(own, updates, given)
+            per_client, steps = self._to_steps(own, updates, given)
             self._store(server.per_client, asked[part], per_client)
             self._store(self.updates, index, steps)
 
@@ -288,7 +333,7 @@ class Streamed(Engine):
 
         def measure(center: jax.Array) -> jax.Array:
             found = [
-                distances(*self._block((self.updates, weights), rows, size), center)
+                self._distances(*self._block((self.updates, weights), rows, size), center)
                 for rows in index
             ]
             return self._put(jnp.concatenate(found)[: len(weights)])
@@ -297,7 +342,7 @@ class Streamed(Engine):
             shares = np.asarray(counted * kept)
             total = self._put(np.zeros(num_numbers, np.float32))
             for rows in index:
-                total = add_to_total(*self._block((self.updates, shares), rows, size), total)
+                total = self._total(*self._block((self.updates, shares), rows, size), total)
             return average_pulled(total, counted, center, kept)
 
         center, kept = aggregate.clip(num_numbers, counted, measure, average)
@@ -305,9 +350,7 @@ class Streamed(Engine):
 
     def _settle_numbers(self, weights: np.ndarray) -> None:
         """`settle`, in place, some numbers of all clients at a time, spread over the devices."""
-        aggregate = self.plan.server.aggregate
-        trim = aggregate.trim
-        counted = self._put(aggregate.weigh(self._put(weights)))
+        counted = self._put(self.plan.server.aggregate.weigh(self._put(weights)))
         by_number = NamedSharding(self.rows.mesh, PartitionSpec(None, "clients"))
         for rows in self.updates.values():
             flat = rows.reshape(len(rows), -1)
@@ -316,7 +359,7 @@ class Streamed(Engine):
             for part in blocks(flat.shape[1], num):
                 some = np.zeros((len(flat), width), flat.dtype)
                 some[:, : part.stop - part.start] = flat[:, part]
-                settled = settle(jax.device_put(some, by_number), counted, trim=trim)
+                settled = self._settle(jax.device_put(some, by_number), counted)
                 flat[:, part] = np.asarray(settled)[:, : part.stop - part.start]
                 forget(rows)
 
@@ -330,6 +373,33 @@ class Streamed(Engine):
             return taken
 
         return self._put(jax.tree.map(take, rows))
+
+    def _add_up_block(
+        self,
+        server: ServerState,
+        steps: Params,
+        pulled: tuple[jax.Array, jax.Array],
+        weights: jax.Array,
+        shares: jax.Array,
+        sums: tuple[Params, jax.Array],
+    ) -> tuple[dict[str, Params], tuple[Params, jax.Array]]:
+        """What the server keeps for each client of a block, and the sums with theirs, by their
+        shares.
+        """
+        steps = zero_rows(steps, weights > 0)
+        if self.plan.server.aggregate.passes and steps:
+            steps = name_rows(pull(join_rows(steps), *pulled), steps)
+        per_client, averaged, _ = self.plan.server.parts.follow(server, steps, weights)
+        with jax.default_matmul_precision("highest"):
+            added = {
+                name: sums[0][name] + jnp.tensordot(shares, value, axes=1)
+                for name, value in averaged.items()
+            }
+        return per_client, (added, sums[1] + shares.sum())
+
+    def _step_server(self, server: ServerState, sums: tuple[Params, jax.Array]) -> ServerState:
+        average = {name: value / sums[1] for name, value in sums[0].items()}
+        return self.plan.server.parts.step(server, average)
 
     @override
     def predict_at(self, state: FederationState, origins: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -345,10 +415,26 @@ class Streamed(Engine):
         found: list[np.ndarray] = []
         with jax.default_matmul_precision("highest"):
             for at, _, inputs in self._chunks(np.arange(self.num_clients), load):
-                forecasts = np.asarray(self._programs.predict(_common(state), *inputs))
+                forecasts = np.asarray(self._predict(_common(state), *inputs))
                 found += [row[:num].copy() for row, num in zip(forecasts, counts[at], strict=False)]
         return found
+
+    def _predict_chunk(
+        self,
+        common: Common,
+        clients: ClientState,
+        per_client: dict[str, Params],
+        data: ClientData,
+        origins: jax.Array,
+    ) -> jax.Array:
+        return self.rows.predict(self._broadcast(common, per_client), clients, data, origins)
 
 
 def _common(state: FederationState) -> Common:
     return state.server.common, state.server.num_rounds
+
+
+def _add_block(steps: Params, shares: jax.Array, total: jax.Array) -> jax.Array:
+    """A total with the good rows of a block, by their shares."""
+    with jax.default_matmul_precision("highest"):
+        return total + jnp.tensordot(shares, join_rows(zero_rows(steps, shares > 0)), axes=1)
