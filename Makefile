@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# A file of tests stays in one process, which sets up once what they share and compiles it once.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --durations=10
+# A file of tests stays in one process, which sets up once what they share and compiles it once; files
+# come in the order that tests/conftest.py gives them, the longest first.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=10
 
 .DEFAULT_GOAL := help
 .PHONY: help install run test test-fast test-e2e lint format bench campaign-resume campaign-fuzz campaign-lookahead campaign-attacks campaign-federation campaign-dropouts benchmark-data docs build constraints clean

@@ -5,7 +5,6 @@ For tests, and for campaigns over many rounds: the messages are those that go ov
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,27 +12,12 @@ from plfl.config import Config
 from plfl.data.panel import Panel
 from plfl.data.sources import Loaded, load_frame
 from plfl.deploy.files.settings import Policy
-from plfl.deploy.protocol import agreement, commitment, node
+from plfl.deploy.protocol import node
 from plfl.deploy.protocol.commitment import write_draws_secret
 from plfl.deploy.protocol.messages import Failure, Message
 from plfl.deploy.protocol.node import Finish, Node
-from plfl.federate.client import LocalTraining
-from plfl.federate.guard import Guard
-from plfl.federate.plan import Plan
-from plfl.forecast.windows import Task
 
-_trainings: dict[object, LocalTraining] = {}
-
-
-def _plan_alike(config: Config, task: Task, local_steps: int, batch: int, guard: Guard) -> Plan:
-    """A client's plan; all of one process that train alike share a program, compiled once."""
-    plan = agreement.own_plan(config, task, local_steps, batch, guard)
-    key = (plan.config.model_dump_json(), task.view, task.num_features, guard)
-    return replace(plan, training=_trainings.setdefault(key, plan.training))
-
-
-commitment.own_plan = _plan_alike
-node.forget_programs = lambda: None
+node.forget_programs = lambda: None  # clients of one process share them
 
 Fault = Callable[[str, Message], Message | Failure | None]
 """From a client and its answer to what arrives; None is lost."""

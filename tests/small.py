@@ -1,8 +1,8 @@
 """Small federations that the tests share, on JAX set up as a run would set it up."""
 
+from copy import copy
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from plfl.data.panel import Panel
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.protocol.agreement import Agreement, make_agreement
 from plfl.deploy.protocol.policy import agreed_settings
+from plfl.federate.engines.engine import Engine
 from plfl.federate.engines.loop import Deliver, Loop
 from plfl.federate.federation import Federation
 from plfl.federate.plan import complete
@@ -61,6 +62,12 @@ def own_federation(panel: Panel | None = None, **values: object) -> Federation:
     return Federation(config, make_task((panel or uneven_panel()).sorted(), config), None, DEVICES)
 
 
+def set_rows(engine: Engine, **values: object) -> None:
+    """Let an engine's rows be others, as those of a GPU are."""
+    engine.rows = copy(engine.rows)
+    vars(engine.rows).update(values)
+
+
 def agree_on(panel: Panel, config: Config, run: str = "run-1") -> Agreement:
     """The agreement of a federation whose data looks like this."""
     return make_agreement(run, config, panel.seconds, panel.covariate_names, panel.static_names)
@@ -104,16 +111,10 @@ def client_data(task: Task) -> list[ClientData]:
 
 
 def make_loop(federation: Federation, deliver: Deliver = lambda replies: replies) -> Loop:
-    """The reference carrier for a federation; those of one share what they have compiled."""
+    """The reference carrier for a federation, with a compiled server."""
     loop = Loop(federation.plan, deliver)
-    loop.compiled, update = _compiled(federation)
-    loop.server = loop.server._replace(update=update)
+    loop.server = loop.server._replace(update=jax.jit(loop.server.update))
     return loop
-
-
-@lru_cache(maxsize=16)
-def _compiled(federation: Federation) -> tuple[dict[str, Any], Any]:
-    return Loop(federation.plan).compiled, jax.jit(federation.plan.server.update)
 
 
 def run_loop(

@@ -248,18 +248,26 @@ def test_without_a_checkout_plfl_is_measured_and_peers_say_what_they_need(
     assert all("peers need a checkout" in peer["reason"] for peer in peers)
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("name", [name for name, system in SYSTEMS.items() if system.peer])
-def test_a_peer_does_the_same_work_as_our_engine(name, tmp_path):
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> tuple[Path, list[float]]:
+    """Where the work is that all do, and the losses of our engine."""
+    folder = tmp_path_factory.mktemp("work")
     config, task = make_work(2, local_steps=2)
     request = {"cores": 1, "rounds": 1, "min_seconds": 0, "max_seconds": 1, "is_fused": True}
-    losses = load("work").save_work(tmp_path, config, task, jax.devices()[:2], request)
-    answer = asking.ask(name, SYSTEMS[name].peer, str(tmp_path), 1, losses, print)
+    return folder, load("work").save_work(folder, config, task, jax.devices()[:2], request)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", [name for name, system in SYSTEMS.items() if system.peer])
+def test_a_peer_does_the_same_work_as_our_engine(name, work):
+    folder, losses = work
+    answer = asking.ask(name, SYSTEMS[name].peer, str(folder), 1, losses, print)
     assert losses[1] < losses[0]
     assert answer["rates"][0] > 0
 
 
 @pytest.mark.e2e
+@pytest.mark.usefixtures("as_users_do")
 def test_the_command_measures_on_this_machine(tmp_path):
     command = [
         sys.executable,

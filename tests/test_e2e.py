@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.e2e
+@pytest.mark.usefixtures("as_users_do")
 def test_a_built_wheel_installs_into_an_empty_environment_and_runs(tmp_path):
     def call(*args: object) -> str:
         done = subprocess.run([str(a) for a in args], cwd=tmp_path, capture_output=True, text=True)

@@ -229,7 +229,7 @@ class Arena:
                 update={"aggregate": aggregate, "clip_passes": None, "trim": None}
             )
         )
-        return make_server(config.server, optimizer_settings(config)[1], make_aggregate(config))
+        return make_server(config.server, make_aggregate(config), **optimizer_settings(config)[1])
 
     def run(self, attack: Attack | None, aggregate: str) -> tuple[float, float, int]:
         """The honest clients' mean and worst MASE, and how many answers the gate turned away."""

@@ -31,7 +31,7 @@ from plfl.federate.processes.group import (
     spread,
 )
 from plfl.federate.processes.line import Line, accept, call, listen
-from small import DEVICES, own_federation
+from small import DEVICES, own_federation, set_rows
 
 RUN = [sys.executable, "-m", "plfl", "run"]
 SMALL = [
@@ -120,7 +120,7 @@ def test_only_means_and_some_numbers_per_client_cross(server, aggregate, is_batc
     """
     federation = own_federation(server=server, fraction=0.6, aggregate=aggregate)
     engine = federation.engine
-    engine.rows.is_batched = is_batched
+    set_rows(engine, is_batched=is_batched)
     state = engine.init()
     engine.compile(state)
     params = state.server.common["x"]
@@ -137,7 +137,10 @@ def test_only_means_and_some_numbers_per_client_cross(server, aggregate, is_batc
     assert set(found["all-gather"]) == rows
     assert set(found) == {"all-reduce", "all-gather"}
     origins, _ = engine.rows.place_origins(federation.plan.task.origins["test"])
-    assert crossing(engine._predict.lower(state, engine.data, origins).compile().as_text()) == {}
+    assert (
+        crossing(engine._programs.predict.lower(state, engine.data, origins).compile().as_text())
+        == {}
+    )
 
 
 def crossing(program: str) -> dict[str, list[tuple[int, ...]]]:

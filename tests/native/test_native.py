@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -29,11 +30,11 @@ def values_and_gradients(layer, weights, *arguments):
 
 
 def assert_equal_with_gradients(fast, reference, weights, *arguments):
-    for ours, theirs in zip(
-        values_and_gradients(fast, weights, *arguments),
-        values_and_gradients(reference, weights, *arguments),
-        strict=True,
-    ):
+    found = (
+        jax.jit(partial(values_and_gradients, layer))(weights, *arguments)
+        for layer in (fast, reference)
+    )
+    for ours, theirs in zip(*found, strict=True):
         scale = max(1.0, float(np.abs(theirs).max()))
         np.testing.assert_allclose(
             np.asarray(ours) / scale, np.asarray(theirs) / scale, rtol=0, atol=2e-6
@@ -104,9 +105,11 @@ def test_over_clients_each_row_is_what_it_is_alone(layer):
         arguments = [draw(rng, 3, 6, 7), draw(rng, 3, 6), draw(rng, 3, 6), draw(rng, 3, 7, 5)]
         function = dense
     weights = draw(rng, *jax.vmap(function)(*arguments).shape)
-    together = jax.vmap(lambda w, *a: values_and_gradients(function, w, *a))(weights, *arguments)
+    one = partial(values_and_gradients, function)
+    together = jax.jit(jax.vmap(one))(weights, *arguments)
+    alone_of = jax.jit(one)
     for row in range(3):
-        alone = values_and_gradients(function, weights[row], *(array[row] for array in arguments))
+        alone = alone_of(weights[row], *(array[row] for array in arguments))
         for ours, theirs in zip(together, alone, strict=True):
             np.testing.assert_array_equal(ours[row], theirs)
 
@@ -119,13 +122,20 @@ def test_adam_equals_optax_with_its_state_whatever_the_size_of_the_gradient(
 ):
     rng = np.random.default_rng(seed)
     optimizer, rule = ours(lr=0.01), theirs(0.01, b1=0.9, b2=0.999, eps=1e-8)
-    params = expected = {"a": jnp.asarray(draw(rng, size)), "b": jnp.asarray(draw(rng, 2, 3))}
-    state, their_state = optimizer.init(params), rule.init(params)
-    for _ in range(3):
-        gradient = jax.tree.map(lambda p: jnp.asarray(draw(rng, *p.shape, scale=10**scale)), params)
-        params, state = optimizer.update(gradient, state, params, {})
+
+    def follow_both(both, gradient):
+        (params, state), (expected, their_state) = both
         steps, their_state = rule.update(gradient, their_state, expected)
         expected = optax.apply_updates(expected, steps)
+        return optimizer.update(gradient, state, params, {}), (expected, their_state)
+
+    step = jax.jit(follow_both)
+    params = {"a": draw(rng, size), "b": draw(rng, 2, 3)}
+    both = jax.jit(lambda params: [(params, one.init(params)) for one in (optimizer, rule)])(params)
+    for _ in range(3):
+        gradient = jax.tree.map(lambda p: draw(rng, *p.shape, scale=10**scale), params)
+        both = step(both, gradient)
+    (params, state), (expected, their_state) = both
     assert jax.tree.structure(state) == jax.tree.structure(their_state)
     for name in params:
         np.testing.assert_allclose(params[name], expected[name], rtol=0, atol=1e-6)

@@ -8,12 +8,13 @@ their own defaults, so that each default stands once, with its owner.
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from plfl.config import Config
+from plfl.config import GIVEN, Config
 from plfl.errors import BadInput
 from plfl.federate.aggregate import AGGREGATES, Aggregate
 from plfl.federate.client import CLIENT_OPTIMIZERS, LocalTraining
@@ -23,6 +24,7 @@ from plfl.federate.partition import make_partition
 from plfl.federate.round import cohort_size
 from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, make_server
 from plfl.forecast.models import Model, check_model, make_model, make_objective
+from plfl.forecast.sharing import make_once
 from plfl.forecast.windows import Task
 
 Factories = Mapping[str, Callable[..., Any]]
@@ -104,13 +106,16 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         )
     model = model or make_model(config, task)
     shapes = check_model(model, task)
+    if config.model == GIVEN:  # what its functions read besides arguments may change: not shared
+        model = model._replace(init=partial(model.init), apply=partial(model.apply))
     partition = make_partition(shapes, config.personal)
     client_settings, server_settings = optimizer_settings(config)
-    training = LocalTraining(
+    training = make_once(
+        LocalTraining,
         model=model,
-        objective=make_objective(config.loss, task.view, model),
+        objective=make_once(make_objective, config.loss, task.view, model),
         partition=partition,
-        optimizer=CLIENT_OPTIMIZERS[config.client](**client_settings),
+        optimizer=make_once(CLIENT_OPTIMIZERS[config.client], **client_settings),
         view=task.view,
         local_steps=count_steps(config, task.num_windows),
         batch=count_batch(config, task.num_windows),
@@ -123,7 +128,7 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         config=config,
         task=task,
         training=training,
-        server=make_server(config.server, server_settings, make_aggregate(config)),
+        server=make_once(make_server, config.server, make_aggregate(config), **server_settings),
         client_settings=client_settings,
         server_settings=server_settings,
         num_params=count_params(shapes),

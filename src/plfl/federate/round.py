@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from plfl.federate.client import ClientState
 from plfl.federate.gate import ACCEPTED, Limits, Reply, screen
@@ -97,11 +98,13 @@ def stack_replies(
     have not.
     """
 
-    def update_of(client: str, name: str) -> jax.Array:
-        shape, dtype = shared[name]
-        return jnp.asarray(good[client].update[name]) if client in good else jnp.zeros(shape, dtype)
+    def update_of(client: str, name: str) -> np.ndarray:
+        return good[client].update[name] if client in good else np.zeros(*shared[name])
 
-    updates = {name: jnp.stack([update_of(client, name) for client in ids]) for name in shared}
+    def stack(name: str) -> jax.Array:
+        return jnp.asarray(np.stack([update_of(client, name) for client in ids]))
+
+    updates = {name: stack(name) for name in shared}
     numbers = [(good[c].weight, good[c].loss) if c in good else (0.0, 0.0) for c in ids]
     weights, losses = (jnp.array([float(pair[k]) for pair in numbers], jnp.float32) for k in (0, 1))
     return updates, weights, jnp.array([client in good for client in ids]), losses

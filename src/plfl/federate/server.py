@@ -9,7 +9,7 @@ passes its aggregate first (`plfl.federate.aggregate`): plain optimizers have th
 al., no bias correction, b2 for every second moment.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -231,8 +231,8 @@ SERVER_OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
 }
 
 
-def make_server(name: str, settings: Mapping[str, Any], aggregate: Aggregate) -> ServerOptimizer:
-    """A server optimizer by its name, with its settings and an aggregate."""
+def make_server(name: str, aggregate: Aggregate, **settings: Any) -> ServerOptimizer:
+    """A server optimizer by its name, with an aggregate and its settings."""
     plain = SERVER_OPTIMIZERS[name](**settings)
     return _in_one(plain.init, plain.broadcast, plain.parts, aggregate)
 

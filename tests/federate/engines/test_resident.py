@@ -26,6 +26,7 @@ from small import (
     own_federation,
     run_engine,
     run_loop,
+    set_rows,
     tiny_federation,
     uneven_panel,
 )
@@ -95,7 +96,7 @@ def test_batched_training_equals_training_core_by_core(num_devices, fraction):
     federation = own_federation(fraction=fraction, server="fed_avg_adaptive")
     expected = run_engine(federation)
     federation.engine = Resident(federation.plan, jax.devices("cpu")[:num_devices])
-    federation.engine.rows.is_batched = True
+    set_rows(federation.engine, is_batched=True)
     assert_trees_close(run_engine(federation), expected)
 
 

@@ -23,6 +23,7 @@ from small import (
     assert_trees_equal,
     own_federation,
     run_engine,
+    set_rows,
     tiny_federation,
     uneven_panel,
 )
@@ -152,14 +153,14 @@ def test_a_gpu_s_clients_in_blocks_learn_what_they_learn_all_at_once(num_asked):
     """What a GPU does, on one CPU device: three blocks of two, the last one filled up."""
     federations = [own_federation(fraction=num_asked / 5) for _ in range(2)]
     for federation, block in zip(federations, (9, 2), strict=True):
-        federation.engine.rows.is_batched, federation.engine.rows.block = True, block
+        set_rows(federation.engine, is_batched=True, block=block)
     assert_trees_close(*(run_engine(federation) for federation in federations), 1e-6)
 
 
 @pytest.mark.e2e
 def test_a_gpu_s_clients_in_chunks_learn_what_they_learn_all_at_once():
     federation = stream_of(own_federation(fraction=0.6))
-    federation.engine.rows.is_batched = True
+    set_rows(federation.engine, is_batched=True)
     assert_trees_close(run_engine(federation), run_engine(tiny_federation(fraction=0.6)))
 
 

@@ -146,7 +146,7 @@ class Commitment:
     def newcomer(self) -> ClientState:
         """This client's state before its first round."""
         key = personal_key(client_keys(self.config.seed, [self.client])[0])
-        fresh = jax.tree.map(np.asarray, jax.jit(self.plan().training.init_client)(key))
+        fresh = jax.tree.map(np.asarray, _init_client(self.plan().training, key))
         if not self.agreement.init:
             return fresh
         return fresh._replace(
@@ -192,6 +192,9 @@ def _begin(kept: Keepsake, round_index: int) -> ClientState:
     return kept.after
 
 
+_init_client = jax.jit(LocalTraining.init_client, static_argnums=0)
+
+
 @partial(jax.jit, static_argnums=0)
 def _update(
     training: LocalTraining,
@@ -207,7 +210,8 @@ def _update(
 
 def forget_programs() -> None:
     """Free the programs of earlier runs: they would pile up in a process that runs for years."""
-    _update.clear_cache()  # type: ignore[attr-defined]
+    for program in (_init_client, _update):
+        program.clear_cache()  # type: ignore[attr-defined]
 
 
 def _codes(findings: Sequence[Finding]) -> str:

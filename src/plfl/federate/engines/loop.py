@@ -26,6 +26,7 @@ from plfl.federate.round import (
     stack_replies,
 )
 from plfl.forecast.models import Params
+from plfl.forecast.sharing import make_once
 from plfl.forecast.windows import stack_clients
 from plfl.storage import digest
 
@@ -58,7 +59,7 @@ class Loop:
         shapes = training.shared_shapes
         self.door = Door(run, {name: (x.shape, x.dtype) for name, x in shapes.items()})
         steps = ("pick_batches", "begin", "step", "finish", "protect")
-        self.compiled = {name: jax.jit(getattr(training, name)) for name in steps}
+        self.compiled = {name: make_once(jax.jit, getattr(training, name)) for name in steps}
         self.quarantined: list[Quarantined] = []
 
     def run_round(self, state: FederationState, round_index: int) -> tuple[RoundResult, jax.Array]:
@@ -82,7 +83,8 @@ class Loop:
         asked = [int(c) for c in np.flatnonzero(cohort)]
         broadcasts = {c: self.server.broadcast(state.server, c) for c in asked}
         bases = {self.ids[c]: digest(broadcasts[c]) for c in asked}
-        rows = [jax.tree.map(lambda a, c=c: a[c], state.clients) for c in range(len(self.ids))]
+        kept = jax.tree.map(np.asarray, state.clients)
+        rows = [jax.tree.map(lambda a, c=c: a[c], kept) for c in range(len(self.ids))]
         replies = []
         for c in asked:
             rows[c], update, loss = self._update(c, broadcasts[c], rows[c], round_index)
@@ -99,7 +101,7 @@ class Loop:
         names = [self.ids[c] for c in asked]
         good, bad = self.door.admit(self.deliver(replies), names, bases, int(round_index))
         self.quarantined += bad
-        clients = jax.tree.map(lambda *values: jnp.stack(values), *rows)
+        clients = jax.tree.map(lambda *values: jnp.asarray(np.stack(values)), *rows)
         return Answers(clients, *stack_replies(good, self.ids, self.door.shared))
 
     def _update(
@@ -108,7 +110,7 @@ class Loop:
         """`client_update`, written out: one compiled step per minibatch."""
         do = self.compiled
         key = batches_key(self.draws[c], round_index)
-        windows = do["pick_batches"](self.data[c], key)
+        windows = jax.tree.map(np.asarray, do["pick_batches"](self.data[c], key))
         carry: Any = do["begin"](server_shared, client)
         pace = self.plan.training.pace(round_index)
         losses = []

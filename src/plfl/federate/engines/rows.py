@@ -67,7 +67,7 @@ _INPUT_SPECS: Any = RowInputs._make(
 
 
 class Rows:
-    """Places for some clients on some devices, whoever they are."""
+    """Places for some clients on some devices, whoever they are; nobody may change them."""
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ class _Block(NamedTuple):
     def make_server(self, settings: Mapping[str, Any]) -> ServerOptimizer:
         """The server with some settings."""
         first = self.plans[0]
-        return make_server(first.config.server, settings, first.server.aggregate)
+        return make_server(first.config.server, first.server.aggregate, **settings)
 
     def split(self, rows: Any) -> Any:
         """Rows of all clients as (members, clients, ...)."""

@@ -9,6 +9,7 @@ from plfl.config import Config, count_intervals, furthest_lead
 from plfl.data.panel import Panel
 from plfl.errors import require
 from plfl.forecast.families import Family
+from plfl.forecast.sharing import make_once
 from plfl.forecast.views import Array, ClientData, View
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def make_model(config: Config, task: "Task") -> "Model":
     """The network of a config, for the windows of a task."""
     from plfl.forecast.lstm_mlp.network import lstm_mlp
 
-    return lstm_mlp(task.num_features, task.lookback, hidden=config.hidden, mlp=config.mlp)
+    sizes = (task.num_features, task.lookback)
+    return make_once(lstm_mlp, *sizes, hidden=config.hidden, mlp=config.mlp)
 
 
 FAMILY = Family("lstm_mlp", make_view, make_model, head=("mlp.*",))

@@ -26,6 +26,7 @@ from plfl.forecast.past_days.inputs import (
     make_layout,
 )
 from plfl.forecast.past_days.network import Shape, forecast_changes
+from plfl.forecast.sharing import make_once
 from plfl.forecast.views import ClientData, Holidays, View
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ def make_model(config: Config, task: "Task") -> "Model":
     """The network of a config, for the windows of a task."""
     from plfl.forecast.past_days.training import analog
 
-    return analog(task.view, hidden=config.hidden)
+    return make_once(analog, task.view, hidden=config.hidden)
 
 
 def read_view(facts: dict[str, Any]) -> PastDays:
