@@ -42,6 +42,7 @@ GIVEN = "given in Python"
 IGNORABLE = ("PLF205", "PLF207", "PLF209")
 UP_TO = "up to "  # before a horizon: one model for all leads up to it
 _MAX_DIGITS = 9
+_QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _LONGEST_SHOWN = 80
 AnySettings = TypeVar("AnySettings", bound="Settings")
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
@@ -202,9 +203,7 @@ class Config(Settings):
     recipe: str = "paper"
     """The recipe that this config began as."""
     data: Strings = ("bundled:CA",)
-    """Data sources: bundled:CA, generated:12, comstock:DIR?state=CA, or the path of a CSV or
-    Parquet file.
-    """
+    """Data sources: bundled:CA, generated:12, comstock:DIR?state=CA, or a path or a pattern."""
     seed: int = Field(0, ge=0, lt=2**32)
     """The one seed of training; every random number in it derives from this one."""
 
@@ -213,9 +212,7 @@ class Config(Settings):
     lookback: Duration = "3h"
     """How far back the model's inputs reach; a duration, or a number of intervals."""
     horizon: Horizon = "1h"
-    """How far ahead it forecasts; a duration, or a number of intervals; "up to 24h" is all leads
-    (model analog).
-    """
+    """How far ahead: a duration or number of intervals; "up to 24h" is all leads (model analog)."""
     hidden: int = Field(25, ge=1, le=10_000)
     """Width of the LSTM, or of the hidden layers of model analog."""
     mlp: tuple[Annotated[int, Field(ge=1, le=100_000)], ...] = (150, 75)
@@ -227,9 +224,7 @@ class Config(Settings):
     swing: bool = True
     """Whether changes of the load are in units of how much it changed of late (model analog)."""
     residual: bool = True
-    """Whether the change from the load at the origin is forecast, so that zero is persistence
-    (model analog).
-    """
+    """Whether the change since the origin is forecast; zero is persistence then (model analog)."""
     holidays: str = "auto"
     """Public holidays (model analog): of a country or a part of it, such as US or US-CA; auto, by
     time zone; none.
@@ -240,20 +235,10 @@ class Config(Settings):
     """What training makes small: the squared or absolute error, or that of all quantiles (model
     analog).
     """
-    quantiles: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (
-        0.05,
-        0.1,
-        0.25,
-        0.5,
-        0.75,
-        0.9,
-        0.95,
-    )
+    quantiles: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = _QUANTILES
     """Quantiles that are forecast with loss = quantile; rising, with 0.5 among them."""
     scale: Literal["standard", "robust"] = "standard"
-    """How each client scales its load: by mean and standard deviation, or by median and
-    percentiles.
-    """
+    """How each client scales its load: by mean and deviation, or by median and percentiles."""
 
     split: tuple[Fraction, Fraction, Fraction] = (0.8, 0.1, 0.1)
     """Training, validation and test part of each client's time, in this order."""
@@ -265,29 +250,17 @@ class Config(Settings):
     """
 
     timezone: str | None = None
-    """Tables: the IANA time zone of the meters, such as America/Chicago; needed where stamps carry
-    no offset.
-    """
+    """Tables: the IANA time zone of the meters; needed where stamps carry no offset."""
     stamp_timezone: str | None = None
-    """Tables: the zone of the stamps, where it is not the meters' own, such as Etc/GMT+6 for
-    standard time all year.
-    """
+    """Tables: the zone of the stamps, where it is not the meters' own, such as UTC or Etc/GMT+6."""
     format: str | None = None
-    """Tables: the known format of the file (plfl data formats lists them); recognised when left
-    out.
-    """
+    """Tables: a known format (plfl data formats lists them); recognised when left out."""
     stamps: Literal["start", "end"] | None = None
-    """Tables: whether a stamp marks the start or the end of its interval; what names and clock
-    changes say when left out, else the start.
-    """
+    """Tables: which side of its interval a stamp marks; recognised, else the start."""
     time_format: str | None = None
-    """Tables: how stamps are written, as in strptime (or unix, unix_ms); recognised when left
-    out.
-    """
+    """Tables: how stamps are written, as in strptime, or unix, unix_ms; recognised."""
     unit: Unit | None = None
-    """Tables: unit of the readings (W, kW, MW and GW are mean power over the interval); what the
-    header says when left out, else kWh.
-    """
+    """Tables: unit of the readings, energy or mean power; the header's when left out, else kWh."""
     cumulative: bool | None = None
     """Tables: whether readings are a register that counts up; they are judged when left out."""
     interval: Duration | None = None
@@ -301,23 +274,15 @@ class Config(Settings):
     layout: Literal["auto", "long", "wide", "days"] = "auto"
     """Tables: a row per meter and time, a column per meter, or a row per day with its readings."""
     id_column: Names | None = None
-    """Tables: the column with the meters' ids (unique_id, or recognised), or several that make one
-    together.
-    """
+    """Tables: the column with the meters' ids, or several that make one; recognised."""
     time_column: Names | None = None
-    """Tables: the column with the stamps (ds, or recognised), or two: date and time, date and
-    period.
-    """
+    """Tables: the column with the stamps, or two (date and time, date and period); recognised."""
     load_column: Names | None = None
-    """Tables: the column with the readings (y, or recognised), or several registers to add up."""
+    """Tables: the column with the readings, or several registers to add up; recognised."""
     register_column: Text | None = None
-    """Tables: the column that tells the registers of a meter apart, where each has rows of its
-    own.
-    """
+    """Tables: the column that tells a meter's registers apart, where each has rows of its own."""
     registers: Strings | None = None
-    """Tables: the registers that count as consumption, by shell-style patterns; they are added
-    up.
-    """
+    """Tables: the registers that count, by shell-style patterns; they are added up."""
     net: bool = False
     """Tables: subtract what a meter returns to the grid, where the file says it."""
     meter: Text | None = None
@@ -327,16 +292,12 @@ class Config(Settings):
     covariates: Strings | None = None
     """Tables: columns to use as covariates; weather, and other numbers beside y, when left out."""
     statics: str | None = None
-    """Tables: path of a table with a row of facts per meter, such as areas in m2 (and timezone, if
-    meters differ).
-    """
+    """Tables: path of a table with a row of facts per meter, such as areas in m2, and timezone."""
     decimal: Literal[".", ","] | None = None
     """Tables: the decimal mark of text files; recognised when left out."""
 
     personal: Patterns = ("mlp.*",)
-    """Parameters that stay at the client, by shell-style patterns; none, mlp, all stand for [],
-    ["mlp.*"], ["*"].
-    """
+    """Params that stay at the client, by patterns; none, mlp, all are [], ["mlp.*"], ["*"]."""
     client: Literal["adam", "adam_ams", "prox", "prox_adam"] = "adam"
     """Client optimizer."""
     client_lr: Positive | None = None
@@ -350,9 +311,7 @@ class Config(Settings):
     alpha: NonNegative | None = None
     """Weight of the proximal penalty (prox and prox_adam)."""
     start: Literal["server", "own"] = "server"
-    """Where local training begins: at the server's shared parameters, or at the client's own last
-    ones.
-    """
+    """Where local training begins: at the server's shared params, or at the client's own last."""
     reset_moments: bool = True
     """Client moments start anew each round."""
     server: Literal["fed_avg", "fed_adagrad", "fed_adam", "fed_yogi", "fed_avg_adaptive"] = (

@@ -225,9 +225,8 @@ _ALL = (
         "PLF207",
         "stuck",
         "repaired",
-        "The meter shows exactly the same value for two days or more, and has not rested at "
-        "it for hours before. From the end of the second day on these readings count as "
-        "missing.",
+        "The meter shows exactly the same value for two days or more, and has not rested at it "
+        "for hours before. From the end of the second day on its readings count as missing.",
         "check the meter (or, if that is its real load: ‹ignore=PLF207›)",
     ),
     Rule(
@@ -245,17 +244,15 @@ _ALL = (
         "repaired",
         "A reading is more than 50 times as large as the largest of all days before: one such "
         "reading would spoil the scale and the training of its client. It counts as missing, "
-        "until such readings have come on eight days within five weeks (single peaks on "
-        "three).",
+        "until such readings came on eight days within five weeks (single peaks on three).",
         "correct the reading, or leave it empty (or, if that is its real load: ‹ignore=PLF209›)",
     ),
     Rule(
         "PLF210",
         "change of level",
         "noted",
-        "From one reading to the next all values change by one factor, at all hours of the "
-        "day, and are still there four weeks later: a new tenant, another transformer ratio, "
-        "or power taken for energy.",
+        "From one reading to the next all values change by one factor, at all hours, and stay so "
+        "for four weeks: a new tenant, another transformer ratio, or power taken for energy.",
         "nothing has to be done if the load did change; else correct the file from that date on",
     ),
     Rule(
