@@ -326,6 +326,10 @@ def _at_any_times(rng: np.random.Generator, table: pd.DataFrame) -> Planted:
     return Planted(table.assign(ds=(table["ds"] + late).dt.floor("s")), {"unit": "kW"})
 
 
+def _as_text(table: pd.DataFrame, form: str) -> Any:
+    return table["ds"].dt.strftime(form)
+
+
 def _local(rng: np.random.Generator, table: pd.DataFrame, *, is_standard: bool) -> Planted:
     zone = "Etc/GMT+5" if is_standard else "America/New_York"
     local = table.assign(ds=table["ds"].dt.tz_convert(zone).dt.tz_localize(None))
@@ -412,13 +416,22 @@ FAULTS: dict[str, tuple[str, Plant]] = {
 """What is planted into each meter: the rule that it breaks, and how."""
 IN_FILES: dict[str, tuple[str, Callable[[pd.DataFrame, Path], Planted]]] = {
     "naive stamps": ("PLF101", lambda t, _: Planted(t.assign(ds=t["ds"].dt.tz_localize(None)))),
-    "31/01/2018": (
+    "the 31 of 1, at 5": (
         "PLF102",
-        lambda t, _: Planted(t.assign(ds=t["ds"].dt.strftime("%d/%m/%Y %H:%M"))),
+        lambda t, _: Planted(t.assign(ds=_as_text(t, "the %d of %m, at %H"))),
+    ),
+    "no day above 12": (
+        "PLF117",
+        lambda t, _: Planted(t[t["ds"].dt.day < 13].assign(ds=_as_text(t, "%d/%m/%Y %H:%M"))),
     ),
     "a word": ("PLF201", lambda t, folder: _written(_cells(t, "y", "broken"), folder, "word.csv")),
+    "power without a unit": ("PLF214", lambda t, _: Planted(t.rename(columns={"y": "power"}))),
+    "kWh and Wh": (
+        "PLF215",
+        lambda t, _: Planted(t.assign(unit=np.where(np.arange(len(t)) % 2, "kWh", "Wh"))),
+    ),
     "no rows": ("PLF301", lambda t, _: Planted(t.iloc[:0])),
-    "no load column": ("PLF302", lambda t, _: Planted(t.rename(columns={"y": "z", "ds": "when"}))),
+    "no load column": ("PLF302", lambda t, _: Planted(t.rename(columns={"y": "price"}))),
     "no id in a row": ("PLF303", lambda t, _: Planted(_cells(t, "unique_id", None))),
     "decimal commas": ("PLF304", lambda t, folder: _written(_with_commas(t), folder, "comma.csv")),
     "cut off": (
@@ -434,6 +447,15 @@ IN_FILES: dict[str, tuple[str, Callable[[pd.DataFrame, Path], Planted]]] = {
     "too many asked for": ("PLF310", lambda t, _: Planted("bundled:CA?buildings=13")),
     "numbers as text": ("PLF311", lambda t, _: Planted(t.astype({"y": str}))),
     "facts of another meter": ("PLF312", _with_statics),
+    "Windows-1252": (
+        "PLF314",
+        lambda t, folder: _written(
+            t.assign(unique_id="Z\xfcrich"),
+            folder,
+            "old.csv",
+            lambda b: b.decode().encode("cp1252"),
+        ),
+    ),
 }
 """The same of whole files, in one meter each."""
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plfl.config import GIVEN, Config
+from plfl.config import GIVEN, TABLE_FIELDS, Config
 from plfl.data.generated import generate
 from plfl.federate.engines.loop import Loop
 from plfl.federate.engines.resident import Resident
@@ -81,10 +81,8 @@ ARGUMENTS = {"seed": 7, "rounds": 3, "eval_every": 1, "tune_rounds": 2, "tune_lr
 SHAPES = {"split": (0.6, 0.2, 0.2), "max_gap": "15min", "history_days": 9}
 # What is fixed before a federation is made: where it comes from, and where it runs.
 BEFORE = {
-    *("recipe", "data", "model", "future", "holidays", "scale", "timezone", "stamp_timezone"),
-    *("stamps", "time_format", "unit", "cumulative", "interval", "duplicates", "allow_export"),
-    *("ignore", "layout", "id_column", "time_column", "load_column", "covariates", "statics"),
-    *("decimal", "checkpoint_seconds", "device", "chunk", "cores", "deterministic"),
+    *("recipe", "data", "model", "future", "holidays", "scale", *TABLE_FIELDS),
+    *("checkpoint_seconds", "device", "chunk", "cores", "deterministic"),
 }
 
 
