@@ -43,6 +43,9 @@ class Family:
     # For models that publish quantiles: the view of a model file from `View.facts`, and inference.
     read_view: Callable[[dict[str, Any]], View] | None = None
     infer: Infer | None = None
+    # From a view and the params of a model without covariates to those of one that sees what the
+    # view has, and says the same at first.
+    grow: Callable[[Any, Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
 
     def publishes(self, config: Config) -> bool:
         """Whether clients end with calibrated quantiles, and a model file to forecast with."""

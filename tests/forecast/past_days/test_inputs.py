@@ -221,7 +221,7 @@ def test_an_unknown_week_is_replaced_by_the_day_before_and_marked(minutes):
     num_day, num_week = len(layout.around_day), len(layout.around_week)
 
     def lags_of(origin: int) -> tuple[np.ndarray, np.ndarray, float, float]:
-        features = cut_one(series, layout, origin, 2).features[0, layout.lookback + 1 :].copy()
+        features = cut_one(series, layout, origin, 2).features[0, len(layout.recent) + 2 :].copy()
         features[: num_day + num_week + 7] *= series.swing[origin]
         around_day, own_day, around_week, own_week = np.split(
             features, [num_day, num_day + 1, num_day + 1 + num_week]
@@ -252,9 +252,10 @@ def test_inputs_are_finite_where_only_the_lookback_is_known(minutes):
     assert not found.is_known.any()
     assert not found.changes.any()
     swing = find_swings(load, 60 * minutes)[origin]
-    np.testing.assert_allclose(
-        found.features[0, :5], [-4 / swing, -6 / swing, -7 / swing, 8, np.log(swing)], rtol=1e-6
-    )
+    steps = np.arange(15, 4 * minutes, 15) // minutes  # a reading each quarter of an hour, or older
+    recent = np.array([0, -4, -6, -7])[steps] / swing
+    expected = [*recent, 8, np.log(swing)]
+    np.testing.assert_allclose(found.features[0, : len(expected)], expected, rtol=1e-6)
 
 
 def test_a_past_day_tells_what_it_did_after_the_same_time_of_day():
@@ -342,8 +343,15 @@ def test_offsets_are_durations(minutes):
         (layout.around_day, (-60, -30, -15, 0, 15, 30, 60)),
         (layout.around_week, (-30, -15, 0, 15, 30)),
     ):
-        assert [step * minutes for step in offsets] == [m for m in all_of_them if m % minutes == 0]
-    assert layout.path[-1] * minutes == 360
+        assert offsets == tuple(int(offset / minutes) for offset in all_of_them)
+    assert layout.recent == tuple(offset // minutes for offset in range(15, 360, 15))
+    assert layout.path == tuple(offset // minutes for offset in (15, 30, 60, 120, 180, 240, 360))
+
+
+def test_a_network_has_the_same_inputs_at_every_interval():
+    """So one that was trained at some serves meters of others."""
+    layouts = [make_layout(60 * m, 6 * 60 // m, 28, 2) for m in (5, 10, *INTERVALS)]
+    assert len({(layout.num_features, layout.num_likenesses) for layout in layouts}) == 1
 
 
 def test_the_holiday_flag_moves_with_the_zone():

@@ -25,7 +25,7 @@ from plfl.forecast.past_days.inputs import (
     find_swings,
     make_layout,
 )
-from plfl.forecast.past_days.network import Shape, forecast_changes
+from plfl.forecast.past_days.network import Shape, forecast_changes, grow
 from plfl.forecast.sharing import make_once
 from plfl.forecast.views import ClientData, Holidays, View
 
@@ -299,4 +299,5 @@ FAMILY = Family(
     tree_leaves=(15, 31, 63),
     read_view=read_view,
     infer=infer,
+    grow=lambda view, params: grow(view.layout, params),
 )

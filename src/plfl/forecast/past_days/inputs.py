@@ -10,11 +10,13 @@ usual change within an hour of late: a quiet season looks like a busy one. A rea
 missing, or lies before the history that exists, is replaced by the nearest stand-in, or its day
 does not count.
 
-All offsets are durations. The code is the same for JAX, which trains, and for NumPy, which
-forecasts on a gateway: `xp` is the library. Nothing in here imports JAX.
+All offsets are durations, and the same at every interval, so that one network serves meters of any:
+where an offset is no whole number of intervals, its whole ones count. The code is the same for JAX,
+which trains, and for NumPy, which forecasts on a gateway: `xp` is the library. Nothing in here
+imports JAX.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +25,7 @@ import numpy as np
 from plfl.native.layout import FRIDAY, SAME_DAY, Fact
 
 _DAY = 86_400
+_RECENT = 15  # minutes between the readings before an origin
 _AROUND_DAY = (-60, -30, -15, 0, 15, 30, 60)
 _AROUND_WEEK = (-30, -15, 0, 15, 30)
 _PATH = (15, 30, 60, 120, 180, 240, 360)  # minutes at which past days are compared with today
@@ -44,6 +47,7 @@ class Layout(NamedTuple):
 
     seconds: int  # the interval
     lookback: int
+    recent: tuple[int, ...]
     around_day: tuple[int, ...]
     around_week: tuple[int, ...]
     path: tuple[int, ...]
@@ -63,7 +67,13 @@ class Layout(NamedTuple):
         lags = len(self.around_day) + len(self.around_week) + 8 if self.has_lags else 0
         calendar = 2 * _DAY_HARMONICS + 2 * _WEEK_HARMONICS + 7 + 3
         weather = 3 * self.num_covariates + len(self.ahead)
-        return self.lookback + 1 + lags + calendar + weather + 1 + len(_LEAD_CENTRES)
+        return len(self.recent) + 2 + lags + calendar + weather + 1 + len(_LEAD_CENTRES)
+
+    @property
+    def weather(self) -> slice:
+        """Which of the features say the weather."""
+        end = self.num_features - 1 - len(_LEAD_CENTRES)
+        return slice(end - 3 * self.num_covariates - len(self.ahead), end)
 
     @property
     def num_likenesses(self) -> int:
@@ -83,20 +93,20 @@ def make_layout(
     """The layout for data of an interval in seconds that divides a day.
 
     >>> make_layout(3600, 6, 28, 0).around_day
-    (-1, 0, 1)
+    (-1, 0, 0, 0, 0, 0, 1)
     """
+    longest = lookback * seconds // 60
 
-    def steps(offsets: Sequence[int], longest: int) -> tuple[int, ...]:
-        found = {60 * offset // seconds for offset in offsets if 60 * offset % seconds == 0}
-        return tuple(sorted(step for step in found if abs(step) <= longest))
+    def steps(offsets: Iterable[int]) -> tuple[int, ...]:
+        return tuple(int(60 * offset / seconds) for offset in offsets)
 
-    day = _DAY // seconds
     return Layout(
         seconds,
         lookback,
-        steps(_AROUND_DAY, day),
-        steps(_AROUND_WEEK, day),
-        steps(_PATH, lookback) or (1,),
+        steps(range(_RECENT, longest, _RECENT)),
+        steps(_AROUND_DAY),
+        steps(_AROUND_WEEK),
+        steps(offset for offset in _PATH if offset <= longest) or (1,),
         num_days,
         num_covariates,
         tuple(ahead),
@@ -188,7 +198,7 @@ def cut(
     origins = origins[:, None]
     leads = leads[:, None]
     # the readings before the origin, relative to the one at the origin
-    recent = _or(xp, _at(xp, series.load, origins - np.arange(1, layout.lookback)), base) - base
+    recent = _or(xp, _at(xp, series.load, origins - np.array(layout.recent, int)), base) - base
     columns = [recent / swing, base, xp.log(swing)]
     if layout.has_lags:
         columns += _lags(xp, series, layout, origins, leads, base, swing)
@@ -224,8 +234,8 @@ def _lags(
     of_day, of_week, of_days = xp.split(
         found, [len(around_day), len(around_day) + len(around_week)], axis=-1
     )
-    yesterday = _or(xp, of_day[:, layout.around_day.index(0), None], base)
-    last_week = _or(xp, of_week[:, layout.around_week.index(0), None], yesterday)
+    yesterday = _or(xp, of_day[:, _AROUND_DAY.index(0), None], base)
+    last_week = _or(xp, of_week[:, _AROUND_WEEK.index(0), None], yesterday)
     own_day, own_week = xp.split(
         _at(xp, series.load, origins - np.array([day, 7 * day])), 2, axis=-1
     )

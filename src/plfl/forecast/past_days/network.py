@@ -59,6 +59,24 @@ def param_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     return dict(sorted((f"{band}.{name}", own[name]) for band in shape.bands for name in own))
 
 
+def grow(layout: Layout, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The params of a network without covariates, with weights of zero for those of a layout."""
+    weather = layout.weather
+    own = layout.num_likenesses - layout.num_covariates
+    columns = {
+        "body.0.weight": (weather.start, weather.stop - weather.start),
+        "skip.weight": (weather.start, weather.stop - weather.start),
+        "days.0.weight": (own, layout.num_covariates),
+        "days.distance": (own, layout.num_covariates),
+    }
+    grown = dict(params)
+    for name, values in params.items():
+        if name.partition(".")[2] in columns:
+            at, num = columns[name.partition(".")[2]]
+            grown[name] = np.insert(values, [at] * num, np.float32(0), axis=1)
+    return grown
+
+
 def band_names(band: str) -> list[str]:
     """The params of a band that looks at past days, in the order of the layers."""
     return [f"{band}.{name}" for name in BAND]

@@ -1,0 +1,80 @@
+"""The shared model that comes with plfl: it forecasts meters that it never saw, as it is.
+
+It was trained on homes and buildings of several countries (`make pretrained`; its card, in the
+file, says on which, and how it does on sources that were left out). It sees no covariates: what
+weather adds is learned by whoever starts from it (`fit_to`). Nothing in here imports JAX.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plfl.config import Config
+from plfl.errors import BadInput, require
+from plfl.forecast import families
+from plfl.forecast.views import View
+from plfl.recipes import make_recipe
+from plfl.storage import digest, read_arrays, write_arrays
+
+NAME = "pretrained"  # in place of the folder of a run
+FORMAT = 1  # counts up whenever files of an earlier version can no longer be read
+PATH = Path(__file__).with_name("pretrained.safetensors")
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A shared model, and what is to be known of it."""
+
+    params: dict[str, np.ndarray]
+    card: dict[str, Any]  # data and licences, left-out scores, limits
+    version: str  # its name and a digest of the params
+
+    @property
+    def config(self) -> Config:
+        """The settings of the network, on top of recipe forecast."""
+        return make_recipe("forecast", self.card["settings"])
+
+    def fit_to(self, view: View) -> dict[str, np.ndarray]:
+        """The params for a view that may have covariates; what is new is zero, so that the forecast
+        is the same.
+        """
+        config = self.config
+        grow = families.find(config.model).grow
+        assert grow is not None, "the shipped model is of a family that can grow"
+        return grow(view, self.params)
+
+
+@cache
+def load_pretrained(path: Path = PATH) -> Pretrained:
+    """The shipped model, after checking that its file is whole."""
+    arrays, said = read_arrays(path)
+    require(
+        said.get("kind") == NAME and said.get("format") == str(FORMAT),
+        f"{path} is not a pretrained model of format {FORMAT}",
+        "install plfl anew",
+    )
+    return Pretrained(arrays, json.loads(said["card"]), _name(arrays))
+
+
+def save_pretrained(path: Path, params: Mapping[str, np.ndarray], card: dict[str, Any]) -> None:
+    """Write a shared model and its card as one file: the same content is the same bytes."""
+    said = {"kind": NAME, "format": str(FORMAT), "card": json.dumps(card, sort_keys=True)}
+    write_arrays(path, dict(params), said)
+
+
+def _name(params: Mapping[str, np.ndarray]) -> str:
+    return f"{NAME}-{digest(params)[:12]}"
+
+
+def refuse_unfit(name: str, there: object, here: object) -> BadInput:
+    """Why the shipped model cannot be begun with."""
+    return BadInput(
+        f"the model that comes with plfl does not fit these settings: {name!r} is {there} there "
+        f"and {here} here",
+        "start from nothing: ‹init=none›",
+    )
