@@ -16,7 +16,7 @@ import pytest
 
 from plfl.cli.app import app
 from plfl.config import Config
-from plfl.data.comstock.bundled import FOLDER, STATES
+from plfl.data.bundled import FOLDER
 from plfl.data.generated import generate
 from plfl.data.rules import RULES
 from plfl.data.sources import load_source, load_sources
