@@ -2,6 +2,7 @@
 `bundled:CAMPUS` in `src/plfl/data/measured`.
 
     python tools/real_sets.py FILE...     bdg1_phoenix.parquet, ..., lcl_london_homes.parquet
+    python tools/real_sets.py             the table of docs/explanation/real_sets.md
 
 A file has the columns `unique_id`, `ds` (UTC) and `y` (kWh per interval). Readings are rounded to
 1 Wh and stored as decimals, which are whole numbers on disk; with their bytes split into streams
@@ -24,6 +25,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from plfl.data.sources import load_source
 
 ROOT = Path(__file__).parents[1]
 TRAINING = ROOT / "pretraining" / "data"
@@ -55,8 +58,9 @@ WATT_HOURS = 3  # Decimals of a kWh
 def read(path: Path) -> pa.Table:
     """The readings of a file in order, without rows that hold none."""
     table = pq.read_table(path, columns=["unique_id", "ds", "y"])
-    is_known = pc.and_(pc.is_valid(table["y"]), pc.invert(pc.is_nan(table["y"])))
-    return table.filter(is_known).sort_by([("unique_id", "ascending"), ("ds", "ascending")])
+    load = table["y"].cast(pa.float64())
+    table = table.set_column(2, "y", load).filter(pc.invert(pc.is_nan(load)))
+    return table.sort_by([("unique_id", "ascending"), ("ds", "ascending")])
 
 
 def choose(table: pa.Table, num: int) -> list[str]:
@@ -72,7 +76,7 @@ def choose(table: pa.Table, num: int) -> list[str]:
 
 def write(table: pa.Table, path: Path) -> dict[str, Any]:
     """Store readings as small as they get; what the file holds, before it was rounded."""
-    load = table["y"].to_numpy().astype(np.float64)
+    load = table["y"].to_numpy()
     units = pa.array(np.round(load * 10**WATT_HOURS).astype(np.int32))
     rounded = pa.Array.from_buffers(pa.decimal32(9, WATT_HOURS), len(units), units.buffers())
     packed = pa.table(
@@ -124,8 +128,46 @@ def write_sets(tables: dict[str, pa.Table]) -> None:
     (BUNDLED / "sets.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
+def naive_score(load: np.ndarray, lag: int, ahead: int) -> float:
+    """Error of repeating what was `lag` steps before, relative to persistence `ahead` steps ahead,
+    over the last tenth of a record.
+    """
+    target = np.arange(len(load) - len(load) // 10, len(load))
+    errors = [np.nanmean(np.abs(load[target] - load[target - k])) for k in (lag, ahead)]
+    return float(errors[0] / errors[1])
+
+
+def make_table() -> list[str]:
+    """Statistics of the bundled sets, by place."""
+    lines = [
+        "| set | clock | meters | mean load, kW | missing, % | yesterday | last week |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in CHOSEN:
+        panel = load_source(f"bundled:{name.upper()}").usable()
+        hour = round(60 / panel.minutes)
+        for zone in sorted(set(panel.zones)):
+            own = [row for row, each in zip(panel.load, panel.zones, strict=True) if each == zone]
+            spans = [np.flatnonzero(np.isfinite(row))[[0, -1]] for row in own]
+            loads = [row[a : b + 1] for row, (a, b) in zip(own, spans, strict=True)]
+            means = sorted(hour * float(np.nanmean(load)) for load in loads)
+            missing = 100 * np.mean([np.isnan(load).mean() for load in loads])
+            scores = [
+                np.median([naive_score(load, days * 24 * hour, hour) for load in loads])
+                for days in (1, 7)
+            ]
+            lines.append(
+                f"| {name.upper()} | {zone} | {len(loads)} | {means[0]:.3g} to {means[-1]:.3g} | "
+                f"{missing:.2f} | {scores[0]:.2f} | {scores[1]:.2f} |"
+            )
+    return lines
+
+
 def main() -> None:
-    """Pack the files that are named."""
+    """Pack the files that are named; without any, print the table."""
+    if not sys.argv[1:]:
+        print(*make_table(), sep="\n")
+        return
     tables = {path.stem: read(path) for path in map(Path, sys.argv[1:])}
     if set(tables) != set(ZONES):
         sys.exit(f"give {', '.join(f'{name}.parquet' for name in ZONES)}")

@@ -48,7 +48,9 @@ def read_measured(name: str, buildings: str | None = None) -> Readings:
     wanted = text.strip(",").split(",")
     if text.isdecimal():
         wanted = list(series)[: int(text[:9])]
-        require(len(wanted) == int(text[:9]) > 0, f"bundled:{name} has {len(series)} meters, not {text}")
+        require(
+            len(wanted) == int(text[:9]) > 0, f"bundled:{name} has {len(series)} meters, not {text}"
+        )
     check_keys(wanted, series, f"bundled:{name} has no meter")
     return replace(readings, series=[series[id] for id in wanted], understood=())
 
