@@ -81,7 +81,7 @@ SETS = {
         interval="30min",
     ),
     "CAMPUS": BundledSet(
-        "24 university and school buildings in Phoenix, New York, London and Chicago, 2015",
+        "24 university and school buildings in Phoenix, New York, London and Chicago, 2014 to 2015",
         partial(read_measured, "CAMPUS"),
         licence="MIT",
         attribution="Building Data Genome Project 1, (c) 2016 Clayton Miller; Miller and Meggers "
