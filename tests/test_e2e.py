@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,10 @@ def test_a_built_wheel_installs_into_an_empty_environment_and_runs(tmp_path):
 
     call(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path / "dist", ROOT)
     [wheel] = (tmp_path / "dist").glob("plfl-*.whl")
+    held = zipfile.ZipFile(wheel).namelist()
+    assert {f"plfl/data/measured/{name}.parquet" for name in ("homes", "campus")} <= set(held)
+    assert sum("LICENSE-" in name for name in held) == 4  # beside the data and with the metadata
+    assert not any("pretraining" in name or "bdg1_" in name for name in held)
     venv.create(tmp_path / "empty", with_pip=True)
     python = tmp_path / "empty" / "bin" / "python"
     call(python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel)

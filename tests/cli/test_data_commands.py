@@ -16,13 +16,15 @@ import pytest
 
 from plfl.cli.app import app
 from plfl.config import Config
-from plfl.data.comstock.bundled import FOLDER, STATES
+from plfl.data.bundled import FOLDER
 from plfl.data.generated import generate
 from plfl.data.rules import RULES
 from plfl.data.sources import load_source, load_sources
 from plfl.errors import in_shell
 from plfl.runs.doctor import examine
 from typed import plfl
+
+STATES = ("CA", "IL", "NY")
 
 
 def write_meters(path: Path, **changes) -> Path:
@@ -76,9 +78,15 @@ def test_data_list_shows_the_bundled_sets(tmp_path):
     sets = json.loads(done.stdout)["sets"]
     assert [
         (one["name"], one["num_clients"], one["num_rows"], one["interval"]) for one in sets
-    ] == [(f"bundled:{state}", 12, 35_040, "15min") for state in STATES]
-    assert all(len(one["inputs"]) == 8 for one in sets)
-    assert "bundled:NY" in plfl("data", "list", cwd=tmp_path).stdout
+    ] == [
+        *((f"bundled:{state}", 12, 35_040, "15min") for state in STATES),
+        ("bundled:HOMES", 24, 17_520, "30min"),
+        ("bundled:CAMPUS", 24, 8_760, "60min"),
+    ]
+    assert [len(one["inputs"]) for one in sets] == [8, 8, 8, 3, 3]
+    assert [one["licence"] for one in sets[3:]] == ["CC BY 4.0", "MIT"]
+    said = " ".join(plfl("data", "list", cwd=tmp_path).stdout.split())
+    assert all(one["attribution"] in said and one["description"] in said for one in sets)
 
 
 def test_check_of_good_data_says_what_it_has(tmp_path):
@@ -143,7 +151,7 @@ BAD_INPUT = {
     "unknown source": (["check", "meters.docx"], "unknown data source 'meters.docx'"),
     "unknown state": (
         ["check", "bundled:TX"],
-        "there is no bundled:TX; there are bundled:CA, bundled:IL",
+        "there is no bundled set 'TX'; known sets: CA, IL",
     ),
     "unknown option": (
         ["check", "bundled:CA?building=3"],

@@ -342,6 +342,23 @@ def test_the_curve_of_an_adaptation_names_its_places_in_the_results(tmp_path):
     assert 'data-source="curve[0].methods.adapted.mase_by_lead[1h]">0.500<' in page
 
 
+def test_the_page_of_a_run_names_whose_data_it_shows(folder):
+    assert "Data:" not in Outline(write_page(folder)).words
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("generated:2", "bundled:HOMES?buildings=2"))
+    words = Outline(write_page(folder)).words
+    assert "Data: 24 homes in London, 2013 (bundled:HOMES): Low Carbon London, UK Power" in words
+    assert "CC BY 4.0" in words
+
+
+def test_the_page_of_an_adaptation_names_whose_data_it_shows(tmp_path):
+    data = ["bundled:CAMPUS", "bundled:HOMES"]
+    (tmp_path / "adapt.json").write_text(json.dumps(adaptation(data=data)))
+    words = Outline(write_page(tmp_path)).words
+    assert "(c) 2016 Clayton Miller" in words
+    assert "UK Power Networks" in words
+
+
 def test_a_file_of_something_else_is_no_adaptation(tmp_path):
     (tmp_path / "adapt.json").write_text('{"meters": [{}]}')
     with pytest.raises(Damaged, match="are not those of an adaptation"):

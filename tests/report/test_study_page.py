@@ -77,6 +77,13 @@ def page(paper):
     return write_report(paper).read_text(encoding="utf-8")
 
 
+def test_the_page_of_a_study_names_whose_data_it_shows(tmp_path):
+    page = make_page(tmp_path, data=("bundled:CA", "bundled:HOMES"), seeds=1, grid={})
+    words = Outline(page).words
+    assert "Data: 12 simulated commercial buildings in California (bundled:CA)" in words
+    assert "UK Power Networks, data.london.gov.uk, CC BY 4.0" in words
+
+
 def test_the_page_is_well_formed_and_needs_no_network(page):
     tags = Outline(page).tags
     assert ("html", {"lang": "en"}) in tags

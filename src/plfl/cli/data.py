@@ -1,5 +1,7 @@
 """`plfl data`: what data there is, and how to get more."""
 
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,23 +30,28 @@ def list_data(
     ] = False,
 ) -> None:
     """Show the data sets that come with plfl, and those in folders of yours."""
-    from plfl.data.comstock import bundled
+    from plfl.data import bundled
 
     sets = bundled.list_data(folders or [])
     answer({"sets": sets}, lambda: print_sets(sets), is_json=is_json)
 
 
 def print_sets(sets: list[dict[str, Any]]) -> None:
-    """Data sets: name, clients, rows and interval."""
+    """Data sets: name, clients, rows and interval; what they are, and whose."""
+    from plfl.data.sources import find_credits
+
     rows = [
         [one["name"], f"{one['num_clients']:,}", f"{one['num_rows']:,}", one["interval"]]
         for one in sets
     ]
     heads = [Column("data set", overflow="fold"), *right("clients", "rows", "interval")]
-    inputs = {", ".join(one["inputs"]) for one in sets}
     say(
         make_table(heads, rows),
-        *(f"Each has {names}." for names in inputs),
+        *find_credits(one["name"] for one in sets),
+        *(
+            f"{', '.join(one['name'] for one in own)}: {', '.join(inputs)}"
+            for inputs, own in groupby(sets, key=itemgetter("inputs"))
+        ),
         "Use one: plfl run --data bundled:NY · more: plfl data fetch comstock --help",
     )
 

@@ -115,6 +115,8 @@ class Source:
     numbers: tuple[str, ...] = ()  # options that are texts, and that are whole numbers
     # Downloads such data into a folder, where that is possible.
     fetch: Callable[..., Any] | None = None
+    # Whom to name for WHAT wherever it is shown, and its licence.
+    credit: Callable[[str], str | None] = lambda what: None
 
 
 def cut_off(

@@ -7,7 +7,7 @@ such as `exports/*.csv` or `-` for standard input, whose options are the table f
 forecast waits for no other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from importlib import import_module
@@ -28,7 +28,7 @@ from plfl.errors import BadInput
 
 # The kinds of sources by name, and the module that has their SOURCE.
 _KINDS = {
-    "bundled": "plfl.data.comstock.bundled",
+    "bundled": "plfl.data.bundled",
     "comstock": "plfl.data.comstock.read",
     "generated": "plfl.data.generated",
 }
@@ -229,6 +229,18 @@ def find_fetcher(name: str) -> Callable[..., Any]:
         known = " or ".join(kind for kind, fetch in fetchers.items() if fetch)
         raise BadInput(f"{name!r} cannot be downloaded", f"write plfl data fetch {known}")
     return fetch
+
+
+def find_credits(sources: Iterable[str]) -> list[str]:
+    """Whom to name for sources, and their licences, each once.
+
+    >>> find_credits(["bundled:CA?buildings=3", "meters.csv", "bundled:CA"])
+    ['12 simulated commercial buildings in California (bundled:CA): made with EnergyPlus for \
+plfl, Apache-2.0']
+    """
+    names = {source.partition("?")[0]: None for source in sources}
+    kinds = [(_find_kind(name), name.partition(":")[2]) for name in names]
+    return [said for kind, what in kinds if kind and (said := kind.credit(what))]
 
 
 def place_source(source: str, folder: Path) -> str:

@@ -13,7 +13,7 @@ it is absent, else `median`, `max`, `sd` (of a sample), `losers` (how many are a
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
@@ -25,6 +25,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from plfl.data.sources import find_credits
 from plfl.errors import BadInput, Damaged
 from plfl.report import words
 
@@ -80,15 +81,19 @@ def render(template: str, **values: Any) -> Markup:
     return Markup(_TEMPLATES.get_template(template).render(values))
 
 
-def render_page(template: str, *, script: str = "picker.js", **values: Any) -> str:
-    """A whole page, with its looks and the one script that it may run."""
+def render_page(
+    template: str, *, script: str = "picker.js", sources: Iterable[str] = (), **values: Any
+) -> str:
+    """A whole page, with its looks and the one script that it may run, and whom to name for its
+    data.
+    """
     style, code = (
         files("plfl.report").joinpath(f"templates/{name}").read_text(encoding="utf-8")
         for name in ("style.css", script)
     )
     digest = b64encode(sha256(f"\n{code}".encode()).digest()).decode()
     own = {"style": Markup(style), "script": Markup(code), "digest": f"sha256-{digest}"}
-    return str(render(template, **own, **values))
+    return str(render(template, **own, credits=find_credits(sources), **values))
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,7 @@ class Adaptation:
     """What `adapt` found; `to_dict` is the content of adapt.json."""
 
     run: str  # the name of the run's folder
+    data: list[str]  # where the meters are from
     rounds: int  # after which its shared part was saved
     interval_minutes: float
     meters: list[Meter]
@@ -159,6 +160,7 @@ def adapt(
         points = [adapter.measure(panel, days) for days in lengths]
         result = Adaptation(
             run=run.folder.resolve().name,
+            data=list(config.data),
             rounds=run.rounds,
             interval_minutes=panel.minutes,
             meters=meters,

@@ -1,1 +1,1 @@
-"""NREL's ComStock: reading its files, fetching them, and the twelve buildings that are bundled."""
+"""NREL's ComStock: reading its files, and fetching them."""

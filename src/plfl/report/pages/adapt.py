@@ -29,6 +29,7 @@ def make_page(_: Path, result: dict[str, Any]) -> str:
     return render_page(
         "adapt.html",
         result=result,
+        sources=result.get("data", ()),
         verdict=say_verdict(result),
         methods=METHODS,
         points=points,

@@ -70,12 +70,14 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
     history = read(folder / "rounds.csv", _parse_history)
     leads = [read_seconds(lead) for lead in by_lead]
     forecasts = read_clients(folder / "forecasts.parquet", clients, seconds, leads)
+    config = read(folder / "config.toml", tomllib.loads)
     return render_page(
         "run.html",
         name=name,
         result=result,
         ahead=say_ahead(by_lead, seconds),
-        config=read(folder / "config.toml", tomllib.loads),
+        config=config,
+        sources=config.get("data", ()),
         rivals=rivals,
         words=say_rivals(rivals),
         missing=say_missing(rivals),

@@ -59,6 +59,7 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
     return render_page(
         "study.html",
         result=result,
+        sources=result["study"]["data"],
         study=study,
         name=" · ".join(dict.fromkeys([result["study"]["name"], folder.resolve().name])),
         kind="good" if outcomes == {"beats"} else "bad" if "loses to" in outcomes else "",
