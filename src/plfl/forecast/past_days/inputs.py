@@ -33,6 +33,7 @@ _DAY_HARMONICS = 8
 _WEEK_HARMONICS = 3
 _LEAD_CENTRES = np.linspace(0.0, 6.6, 8, dtype=np.float32)  # powers of two of a quarter of an hour
 _LEAD_WIDTH = np.float32(0.8)
+_NUM_LEAD = len(_LEAD_CENTRES) + 2  # columns that say the lead, and the interval
 RECENCY = 14.0  # days; a scale for how long ago a day was
 SWING_DAYS = 14  # days over which a swing is a mean
 # A swing is this many times the mean change within an hour: inputs are then of the order of one.
@@ -67,12 +68,12 @@ class Layout(NamedTuple):
         lags = len(self.around_day) + len(self.around_week) + 8 if self.has_lags else 0
         calendar = 2 * _DAY_HARMONICS + 2 * _WEEK_HARMONICS + 7 + 3
         weather = 3 * self.num_covariates + len(self.ahead)
-        return len(self.recent) + 2 + lags + calendar + weather + 1 + len(_LEAD_CENTRES)
+        return len(self.recent) + 2 + lags + calendar + weather + _NUM_LEAD
 
     @property
     def weather(self) -> slice:
         """Which of the features say the weather."""
-        end = self.num_features - 1 - len(_LEAD_CENTRES)
+        end = self.num_features - _NUM_LEAD
         return slice(end - 3 * self.num_covariates - len(self.ahead), end)
 
     @property
@@ -288,10 +289,14 @@ def _weather(xp: Any, series: Series, layout: Layout, origins: Any, leads: Any) 
 
 
 def _lead(xp: Any, layout: Layout, leads: Any) -> Any:
-    """The lead as a share of a day, and as bumps over its logarithm."""
-    quarters = leads.astype(np.float32) * np.float32(layout.seconds / 900)
+    """The lead as a share of a day, and as bumps over its logarithm; the interval in powers of two
+    of a quarter of an hour.
+    """
+    interval = np.float32(layout.seconds / 900)
+    quarters = leads.astype(np.float32) * interval
     bumps = xp.exp(-(((xp.log2(quarters) - _LEAD_CENTRES) / _LEAD_WIDTH) ** 2) / 2)
-    return xp.concatenate([leads.astype(np.float32) / layout.day, bumps], axis=-1)
+    share = leads.astype(np.float32) / layout.day
+    return xp.concatenate([share, bumps, xp.full_like(share, np.log2(interval))], axis=-1)
 
 
 def plain_cut_days(
