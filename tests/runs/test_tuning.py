@@ -30,7 +30,23 @@ def test_a_band_without_targets_is_as_good_as_persistence(federation):
     shape = (1, len(task.view.leads), task.view.num_outputs)
     for row in range(2):
         origins = np.array([task.bounds[row][2] - 1])  # every target is too late
-        assert set(_judge(task, row, origins, np.zeros(shape))) == {1}
+        assert (_judge(task, row, origins, np.zeros(shape)) == 1).all()
+
+
+def test_a_copy_that_is_better_in_one_stretch_alone_is_not_kept(federation, monkeypatch):
+    """Luck in a few days looks like a gain of the whole part."""
+    tuner = Tuner(federation.engine)
+    num_bands = len(federation.plan.task.view.bands)
+    lucky = np.array([0.8, 0.2, 1.1, 1.1, 1.1])
+    steady = np.array([0.8, 0.8, 0.8, 0.8, 1.1])
+    for parts, is_kept in ((lucky, False), (steady, True)):
+        said = iter([np.ones(5)] * 2 + [parts] * 100)
+        monkeypatch.setattr(
+            "plfl.runs.tuning._judge",
+            lambda *_, said=said: np.repeat(next(said)[:, None], num_bands, axis=1),
+        )
+        _, choices = tuner.tune(federation.engine.init())
+        assert {choice.rounds > 0 for own in choices for choice in own.values()} == {is_kept}
 
 
 def test_candidates_are_judged_more_often_at_the_beginning():
@@ -48,7 +64,7 @@ def test_a_client_keeps_the_best_candidate_and_the_shared_model_unless_that_is_b
     task = federation.plan.task
     windows = [spread_origins(origins, 400) for origins in task.origins["validation"]]
     said = tuner.alone.predict_at(state, windows)
-    errors = np.array([_judge(task, row, windows[row], said[row]) for row in range(2)])
+    errors = np.array([_judge(task, row, windows[row], said[row])[0] for row in range(2)])
     for c, by_band in enumerate(choices):
         for k, (band, choice) in enumerate(by_band.items()):
             assert choice.error <= choice.shared_error

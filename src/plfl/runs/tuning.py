@@ -4,7 +4,8 @@ rewards.
 After the last round every client trains a copy of the model at home for some rounds. Candidates are
 the copy at several moments (early stopping) and the points half way back to the shared model
 (shrinkage); of each band of leads a client keeps the candidate with the least error on its own
-validation part, and the shared one unless another is better by a margin. So the amount of
+validation part, and the shared one unless another is better by a margin, and better in most
+stretches of that part: few days reward luck, and luck does not last. So the amount of
 personalization is the client's own choice, and nothing of it is sent.
 """
 
@@ -28,6 +29,9 @@ SHARES = (0.5, 1.0)
 # A candidate has to be better than the shared model by this share.
 MARGIN = 0.005
 _MAX_WINDOWS = 400  # of the validation part that a client's choice looks at
+# Stretches of the validation part, and in how many of them a candidate has to be better.
+_STRETCHES = 4
+_VOTES = 3
 
 
 def run_rounds(
@@ -118,7 +122,8 @@ class Tuner:
 
         shared = self.engine.full_params(state)
         state = self.alone.start_with(shared)
-        shared_errors = errors_of(state)  # (clients, bands)
+        shared_parts = errors_of(state)  # (clients, 1 + stretches, bands)
+        shared_errors = shared_parts[:, 0]
         best = jax.tree.map(np.copy, shared)
         days = np.maximum(task.bounds[:, 2] - task.bounds[:, 1], 1) / task.panel.steps_per_day
         margins = np.maximum(MARGIN, self.caution / days)  # (clients,)
@@ -132,8 +137,10 @@ class Tuner:
                     name: shared[name] + np.float32(share) * (tuned[name] - shared[name])
                     for name in shared
                 }
-                errors = errors_of(self.alone.start_with(mixed))
-                is_better = errors < goal
+                parts = errors_of(self.alone.start_with(mixed))
+                errors = parts[:, 0]
+                votes = (parts < shared_parts)[:, 1:].sum(axis=1)  # (clients, bands)
+                is_better = (errors < goal) & (votes >= _VOTES)
                 for k, band in enumerate(task.view.bands):
                     for name in task.view.params_of(band, best):
                         best[name][is_better[:, k]] = mixed[name][is_better[:, k]]
@@ -157,19 +164,23 @@ def _moments(rounds: int) -> set[int]:
     return {max(1, round(rounds * share)) for share in (0.04, 0.12, 0.28, 0.52, 0.76, 1.0)}
 
 
-def _judge(task: Task, row: int, origins: np.ndarray, forecast: np.ndarray) -> list[float]:
-    """(bands,) a client's absolute errors on windows of its validation part, relative to those of
-    persistence; means over a band's leads.
+def _judge(task: Task, row: int, origins: np.ndarray, forecast: np.ndarray) -> np.ndarray:
+    """(1 + stretches, bands) a client's absolute errors on windows of its validation part, relative
+    to those of persistence, in all and in each stretch; means over a band's leads.
     """
     view = task.view
     persistence = task.series[row][:, 0][origins][:, None]
     actual = read_targets(task.read_load(row), origins, view.leads, int(task.bounds[row][2]))
     said = forecast[..., view.middle] if forecast.ndim == 3 else forecast[:, None]
     is_known = np.isfinite(actual)
-    error, naive = (
-        np.where(is_known, np.abs(actual - x), 0).sum(axis=0) for x in (said, persistence)
-    )
-    relative = error / np.maximum(naive, 1e-9)
-    is_scored = is_known.any(axis=0)
-    scored = [relative[np.array(view.leads_of(band)) & is_scored] for band in view.bands]
-    return [float(values.mean()) if len(values) else 1.0 for values in scored]
+    sizes = [np.where(is_known, np.abs(actual - x), 0) for x in (said, persistence)]
+    stretches = np.array_split(np.arange(len(origins)), _STRETCHES)
+    found = np.ones((1 + _STRETCHES, len(view.bands)))
+    for k, own in enumerate([np.arange(len(origins)), *stretches]):
+        error, naive = (size[own].sum(axis=0) for size in sizes)
+        relative = error / np.maximum(naive, 1e-9)
+        is_scored = is_known[own].any(axis=0)
+        for at, band in enumerate(view.bands):
+            if (of_band := np.array(view.leads_of(band)) & is_scored).any():
+                found[k, at] = relative[of_band].mean()
+    return found
