@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-fast test-e2e lint format bench campaign-resume campaign-fuzz campaign-lookahead campaign-attacks campaign-federation campaign-dropouts benchmark-data docs build constraints clean
+.PHONY: help install run test test-fast test-e2e lint format bench campaign-resume campaign-fuzz campaign-lookahead campaign-attacks campaign-federation campaign-dropouts benchmark-data pretrained docs build constraints clean
 
 help:  ## List the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -67,6 +67,9 @@ campaign-dropouts: install  ## Train 200 rounds with 30 % of the clients droppin
 benchmark-data: install  ## Simulate the bundled buildings anew with EnergyPlus (a quarter of an hour)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[simulate]'
 	$(BIN)/python tools/benchmark/make.py --out src/plfl/data/benchmark
+
+pretrained: install  ## Train the shared model that ships anew (minutes on a GPU, an hour on two cores)
+	$(BIN)/python pretraining/train.py
 
 docs: install  ## Write the pages that are made from the code
 	$(BIN)/python tools/pages.py

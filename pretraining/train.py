@@ -4,6 +4,7 @@ it does on meters that it never saw.
     python pretraining/train.py                     writes the shipped file (make pretrained)
     python pretraining/train.py --without homes     trains without them, and scores it on them
     python pretraining/train.py --without all       each in turn; writes pretraining/scores.json
+    python pretraining/train.py --table             what scores.json says, as docs/lab has it
 
 Every source is read at each interval that it can be added up to. A round is one of plfl's own at
 each interval in turn: a cohort of meters starts from the shared params, trains at home, and the
@@ -297,6 +298,29 @@ def make_card(panels: Mapping[str, Panel]) -> dict[str, Any]:
     }
 
 
+def make_table() -> list[str]:
+    """The scores, a row for each source that was left out."""
+    lines = [
+        "| left out | meters | "
+        + " | ".join(f"{days} days" for days in DAYS)
+        + " | LightGBM, all | 7 days / LightGBM | within 80 %, 7 and 28 days |",
+        "|---" * (len(DAYS) + 5) + "|",
+    ]
+    for name, found in json.loads(SCORES.read_text()).items():
+        mases = [found[str(days)]["mase"] for days in DAYS]
+        covered = [found[days]["coverage"]["80"] for days in ("7", "28")]
+        cells = [
+            f"{name}, {found['minutes']} min",
+            str(found["num_meters"]),
+            *(f"{mase:.3f}" for mase in mases),
+            f"{found['lightgbm']:.3f}",
+            f"{mases[1] / found['lightgbm']:.2f}",
+            ", ".join(f"{share:.1f}" for share in covered),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
 def say(text: str) -> None:
     """Tell where the work stands."""
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
@@ -318,7 +342,11 @@ def main() -> None:
     )
     parser.add_argument("--without", choices=[*LEFT_OUT, "all"], help="a source to leave out")
     parser.add_argument("--out", type=Path, default=PATH, help="where the model goes")
+    parser.add_argument("--table", action="store_true", help="print the scores")
     options = parser.parse_args()
+    if options.table:
+        print("\n".join(make_table()))
+        return
     panels = {name: load(name) for name in SOURCES}
     if options.without:
         names = LEFT_OUT if options.without == "all" else (options.without,)

@@ -10,13 +10,13 @@ import argparse
 import json
 import multiprocessing
 import sys
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from sampler import NUM_BUILDINGS, OTHERS
-from simulate import Simulated, simulate
+from simulate import Simulated, UnsettledError, simulate
 
 sys.path.append(str(Path(__file__).parents[1]))
 from real_sets import write
@@ -43,14 +43,17 @@ def main() -> None:
     context = multiprocessing.get_context("spawn")
     found = []
     with ProcessPoolExecutor(options.jobs, mp_context=context, max_tasks_per_child=1) as pool:
-        for done in pool.map(simulate, [options.seed] * len(wanted), *zip(*wanted, strict=True)):
-            found.append(done)
-            what = (
-                f"{done.building.state} {done.building.bldg_id} {done.building.model.building_type}"
-            )
-            sys.stdout.write(f"{len(found):2}/{len(wanted)} {what:<36} {done.seconds:4.0f} s\n")
-            sys.stdout.flush()
-    table = pa.concat_tables(as_table(each) for each in found)
+        tasks = [pool.submit(simulate, options.seed, *each) for each in wanted]
+        for task in as_completed(tasks):
+            state, index = wanted[tasks.index(task)]
+            if isinstance(error := task.exception(), UnsettledError):
+                print(f"left out: {error}", flush=True)  # which ones does not depend on the machine
+                continue
+            done = task.result()
+            found.append(as_table(done))
+            what = f"{state} {index:2} {done.building.model.building_type}"
+            print(f"{len(found):2}/{len(wanted)} {what:<36} {done.seconds:4.0f} s", flush=True)
+    table = pa.concat_tables(found)
     table = table.sort_by([("unique_id", "ascending"), ("ds", "ascending")])
     print(json.dumps({options.out.name: {"timezones": OTHERS, **write(table, options.out)}}))
 

@@ -1,0 +1,80 @@
+"""The training of the model that ships: what it learns from, what it never looks at, and that it
+repeats.
+"""
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plfl.data.generated import generate
+
+FOLDER = Path(__file__).parents[1] / "pretraining"
+
+
+@pytest.fixture(scope="module")
+def training():
+    sys.path.insert(0, str(FOLDER))
+    try:
+        spec = importlib.util.spec_from_file_location("pretraining_train", FOLDER / "train.py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture(scope="module")
+def small(training):
+    return {"few": training.as_meters("few", generate(3, days=40, minutes=60))}
+
+
+def test_a_made_up_home_depends_on_its_number_alone_and_is_like_a_home(training):
+    few, more = (training.make_homes(num, days=28, minutes=60, seed=3) for num in (2, 4))
+    np.testing.assert_array_equal(few, more[:2])
+    assert (more > 0).all()
+    changes = np.abs(np.diff(more, axis=1)).mean(axis=1) / more.mean(axis=1)
+    assert (changes > 0.1).all()
+    assert (changes < 1.2).all()
+
+
+def test_coarser_readings_begin_at_whole_intervals_and_keep_the_energy(training):
+    panel = training.as_meters("x", generate(1, days=2))
+    panel = replace(panel, start=panel.start + panel.interval)  # a quarter past
+    hourly = training.add_up(panel, 3600)
+    assert str(hourly.start).endswith(":00:00")
+    np.testing.assert_allclose(hourly.load[0, 0], panel.load[0, 3:7].sum(), rtol=1e-6)
+
+
+def test_a_source_that_is_left_out_is_in_no_interval(training):
+    panels = {
+        name: training.as_meters(name, generate(2, days=10, minutes=minutes))
+        for name, minutes in (("fine", 15), ("other", 15), ("coarse", 60))
+    }
+    found = training.gather(panels, without="other")
+    kept = {seconds: {name.split("/")[0] for name in found[seconds].ids} for seconds in found}
+    assert kept == {3600: {"fine", "coarse"}, 1800: {"fine"}, 900: {"fine"}}
+
+
+def test_every_source_says_its_licence_and_whom_to_thank(training):
+    for source in training.SOURCES.values():
+        assert source.licence in ("MIT", "CC BY 4.0", "Apache 2.0")
+        assert source.attribution
+
+
+@pytest.mark.e2e
+def test_training_repeats_and_never_looks_at_the_last_tenth(training, small):
+    later = small["few"].load.copy()
+    later[:, -later.shape[1] // 10 :] *= 3
+    first, again, altered = (
+        training.train({3600: replace(small["few"], load=load)}, rounds=2)
+        for load in (small["few"].load, small["few"].load, later)
+    )
+    for name, values in first.items():
+        np.testing.assert_array_equal(values, again[name])
+        np.testing.assert_array_equal(values, altered[name])
+    assert any((values != 0).any() for name, values in first.items() if "head" in name)
