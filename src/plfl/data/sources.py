@@ -155,6 +155,14 @@ def load_source(
     return check_readings(_read_tables(paths, config), config, scratch, asked)
 
 
+def means_readings(source: str) -> bool:
+    """Whether a text is a source, as far as its name and its place tell."""
+    name = source.partition("?")[0]
+    if Path(name).is_dir():
+        return any(each.suffix.lower() in _ENDINGS for each in Path(name).iterdir())
+    return has_magic(name) or _find_kind(name) is not None or _find_tables(name) is not None
+
+
 def _find_kind(name: str) -> Source | None:
     """The kind of KIND:WHAT; None for what may be the path of a table."""
     kind, colon, _ = name.partition(":")
