@@ -156,7 +156,7 @@ def _say_days(days: float) -> str:
 
 def _say_backtest(outlook: "Outlook") -> str:
     tested = outlook.backtest
-    return "too few to say how far off it was" if tested is None else tested.in_words()
+    return "how far off it was cannot be said" if tested is None else tested.in_words()
 
 
 def print_outlooks(found: "Outlooks") -> None:
@@ -167,7 +167,7 @@ def print_outlooks(found: "Outlooks") -> None:
         energy = answer.energy.sum(axis=0)
         tested = next(iter(each.backtest.leads.values())) if each.backtest else None
         figures = (energy[answer.levels.index(0.5)], energy[0], energy[-1])
-        off = DASH if tested is None or tested.percent is None else f"{tested.percent:.0f} %"
+        off = DASH if tested is None or tested.percent is None else f"{tested.percent:.0f}%"
         mase = numbers(tested.mase if tested else None)
         rows.append(
             [answer.meter, f"{each.days:.1f}", *numbers(*figures), off, *mase, answer.quality]

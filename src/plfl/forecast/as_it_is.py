@@ -19,7 +19,7 @@ from plfl.data.sources import Loaded
 from plfl.errors import BadInput, require
 from plfl.forecast import families, metrics
 from plfl.forecast.calibrate import Calibration, fit_all, publish, read_history
-from plfl.forecast.client_model import Answer, ClientModel
+from plfl.forecast.client_model import LOST, MODEL, Answer, ClientModel
 from plfl.forecast.leads import name_lead
 from plfl.forecast.model_file import make_client_model
 from plfl.forecast.pretrained import Pretrained
@@ -59,15 +59,19 @@ class Backtest:
     def in_words(self) -> str:
         """One line for people."""
         said = [
-            f"{_say_energy(off.mae_kwh)}{_in_brackets(off.percent, '{:.0f} %')} {name} ahead"
-            f"{_in_brackets(off.mase, '{:.2f} times what repeating the last reading was off by')}"
+            f"{_say_energy(off.mae_kwh)}{_in_brackets(off.percent, '{:.0f}%')} {name} ahead"
             for name, off in self.leads.items()
             if off.mae_kwh is not None
         ]
         off = f"it was off by {' and '.join(said)}" if said else "nothing could be compared"
-        share = self.within_80
-        inside = "" if share is None else f"; {100 * share:.0f} % of the readings lay in the "
-        return f"over the last {self.days} days {off}{inside and f'{inside}{_COVERED} % interval'}"
+        last = "the last day" if self.days == 1 else f"the last {self.days} days"
+        mase = next((off.mase for off in self.leads.values()), None)
+        beside = {
+            "{:.2f} times what repeating the last reading is off by": mase,
+            f"{{:.0%}} of the readings lay in the {_COVERED}% interval": self.within_80,
+        }
+        known = [text.format(value) for text, value in beside.items() if value is not None]
+        return "; ".join([f"over {last} {off}", *known])
 
 
 def _say_energy(kwh: float) -> str:
@@ -85,7 +89,8 @@ class Outlook:
     answer: Answer
     model: dict[str, str]  # name and version
     days: float  # from the first reading to the last
-    backtest: Backtest | None  # None where the record is too short, or too broken
+    # None where the record is too short or broken, or where the model is not asked.
+    backtest: Backtest | None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the answer's message, and beside it what is known."""
@@ -110,6 +115,15 @@ def load_fitting(
         notes = (f"readings of {name_lead(1, seconds)} are added up to {_ADDED_UP}",)
         loaded = load(config.model_copy(update={"interval": _ADDED_UP}))
         seconds = loaded.panel.seconds if loaded.panel else _SHORTEST
+    check_interval(seconds)
+    if loaded.panel is None:
+        return loaded, notes
+    bare = loaded.panel.covariates[..., :0]
+    return replace(loaded, panel=replace(loaded.panel, covariates=bare, covariate_names=())), notes
+
+
+def check_interval(seconds: int) -> None:
+    """Refuse an interval that the model was not trained for."""
     require(
         _SHORTEST <= seconds <= _LONGEST and _LONGEST % seconds == 0,
         f"the readings have an interval of {name_lead(1, seconds)}, and the model that comes with "
@@ -118,10 +132,6 @@ def load_fitting(
         if seconds < _SHORTEST
         else "give finer readings, or train on these: plfl run",
     )
-    if loaded.panel is None:
-        return loaded, notes
-    bare = loaded.panel.covariates[..., :0]
-    return replace(loaded, panel=replace(loaded.panel, covariates=bare, covariate_names=())), notes
 
 
 def make_model(panel: Panel, row: int, shipped: Pretrained) -> ClientModel:
@@ -146,7 +156,9 @@ def forecast_meter(panel: Panel, row: int, shipped: Pretrained) -> Outlook:
         )
         answer = replace(answer, warnings=(*answer.warnings, few))
     named = {"name": str(shipped.card.get("name", shipped.version)), "version": shipped.version}
-    return Outlook(answer, named, float(days), _test(panel.take([row]), days, shipped))
+    is_asked = not {MODEL, LOST}.isdisjoint(answer.qualities)
+    tested = _test(panel.take([row]), days, shipped) if is_asked else None
+    return Outlook(answer, named, float(days), tested)
 
 
 def forecast_from(
