@@ -50,10 +50,14 @@ class Loaded:
     findings: tuple[Finding, ...]
     understood: tuple[Understood, ...] = ()  # how tables were read
 
+    def refusals(self) -> list[Finding]:
+        """Why clients cannot be used."""
+        return [finding for finding in self.findings if finding.rule.level == "refused"]
+
     def usable(self) -> Panel:
         """The panel, or an error that says why there is none."""
         if self.panel is None:
-            refused = [finding for finding in self.findings if finding.rule.level == "refused"]
+            refused = self.refusals()
             raise BadInput(f"no client can take part ({len(refused)} refused)", refused[0].in_words)
         return self.panel
 

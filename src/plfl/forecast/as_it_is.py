@@ -107,7 +107,7 @@ def load_fitting(
 
     `load` reads them as a config says; it is called again where they have to be added up.
     """
-    config = config.model_copy(update={"covariates": (), "ignore": (*config.ignore, *_JUDGED_HERE)})
+    config = read_alone(config)
     loaded = load(config)
     notes: tuple[str, ...] = ()
     seconds = loaded.panel.seconds if loaded.panel else _SHORTEST
@@ -120,6 +120,12 @@ def load_fitting(
         return loaded, notes
     bare = loaded.panel.covariates[..., :0]
     return replace(loaded, panel=replace(loaded.panel, covariates=bare, covariate_names=())), notes
+
+
+def read_alone(config: Config) -> Config:
+    """The config that reads loads alone, and leaves in what the model judges itself."""
+    ignored = (*config.ignore, *_JUDGED_HERE)
+    return config.model_copy(update={"covariates": (), "ignore": ignored})
 
 
 def check_interval(seconds: int) -> None:
@@ -170,7 +176,10 @@ def forecast_from(
     first = max(0, int((model.trained_from - panel.start) // panel.interval))
     leads = None if num_leads is None else range(1, num_leads + 1)
     start = panel.start + first * panel.interval
-    return model.forecast(panel.load[row, first:], None, start, leads=leads)
+    answer = model.forecast(panel.load[row, first:], None, start, leads=leads)
+    days = (model.trained_until - model.trained_from) / np.timedelta64(1, "D")
+    few = f"{days:.1f} days of readings are few: {ENOUGH_DAYS} are enough to scale and calibrate"
+    return replace(answer, warnings=(few,)) if days < ENOUGH_DAYS else answer
 
 
 def _cut(panel: Panel, config: Config, tested: float = 0.0, **changes: Any) -> Task:

@@ -132,7 +132,7 @@ def forecast_readings(
     if client is not None and loaded.panel is None and not loaded.findings:
         others = load_sources([source], config).usable().ids
         raise BadInput(f"the data has no readings of client {client!r}", _say_near(client, others))
-    found = Outlooks([], {f.client: f.reason for f in _refusals(loaded) if f.client})
+    found = Outlooks([], {f.client: f.reason for f in loaded.refusals() if f.client})
     panel = loaded.usable()
     for row, meter in enumerate(panel.ids):
         try:
@@ -154,10 +154,6 @@ def _find_zone(source: str, client: str | None, config: Config, at: str) -> str:
         return config.timezone
     panel = load_sources([source], config, asked=Asked(client=client)).panel
     return panel.zones[0] if panel else "UTC"
-
-
-def _refusals(loaded: "Loaded") -> list[Finding]:
-    return [finding for finding in loaded.findings if finding.rule.level == "refused"]
 
 
 def _say_repaired(loaded: "Loaded", client: str) -> list[str]:
@@ -270,7 +266,7 @@ def _find_row(question: _Question, loaded: "Loaded") -> int | Finding:
     client = question.model.client
     name = Path((question.table or "").partition("?")[0]).stem
     own = (client, name) if question.table is not None else (client,)
-    for finding in [finding for finding in _refusals(loaded) if finding.client in own]:
+    for finding in [finding for finding in loaded.refusals() if finding.client in own]:
         if finding.code in NOT_MEASURING:
             return finding
         raise BadInput(finding.in_words)
