@@ -161,29 +161,32 @@ def _say_backtest(outlook: "Outlook") -> str:
 
 def print_outlooks(found: "Outlooks") -> None:
     """The next day of each meter, and how far off its forecasts were of late."""
-    rows = []
-    for each in found.meters[:MAX_ROWS]:
-        answer = each.answer
-        energy = answer.energy.sum(axis=0)
-        tested = next(iter(each.backtest.leads.values())) if each.backtest else None
-        figures = (energy[answer.levels.index(0.5)], energy[0], energy[-1])
-        off = DASH if tested is None or tested.percent is None else f"{tested.percent:.0f}%"
-        mase = numbers(tested.mase if tested else None)
-        rows.append(
-            [answer.meter, f"{each.days:.1f}", *numbers(*figures), off, *mase, answer.quality]
-        )
     answer = found.meters[0].answer
     low, high = (f"{answer.levels[k]:g}" for k in (0, -1))
-    heads = right("days", "kWh", f"kWh at {low}", f"at {high}", "off by", "MASE")
-    title = f"The next day, by {answer.model_version}"
-    say(make_table(["meter", *heads, Column("quality", overflow="fold")], rows, title))
+    heads = right("days", "kWh", f"{low} to {high}", "off by", "MASE")
+    table = make_table(
+        [Column("meter", no_wrap=True), *heads, Column("quality", overflow="fold")],
+        [_outlook_row(each) for each in found.meters[:MAX_ROWS]],
+        f"The next day, by {answer.model_version}",
+    )
     num_hidden = len(found.meters) - MAX_ROWS
     more = f"{num_hidden:,} more meters are in --format csv or json. " if num_hidden > 0 else ""
     hint = (
         f"{more}Off by and MASE are an hour ahead, over the last days; bounds add up those of all "
         f"intervals. A meter's table: --client {answer.meter}"
     )
+    say(table)
     say(Text(hint, "dim"), soft_wrap=True)
+
+
+def _outlook_row(outlook: "Outlook") -> list[str]:
+    answer = outlook.answer
+    energy = answer.energy.sum(axis=0)
+    shown = [f"{each:,.0f}" if each >= 100 else f"{each:.3g}" for each in energy]
+    off = next(iter(outlook.backtest.leads.values())) if outlook.backtest else None
+    percent = DASH if off is None or off.percent is None else f"{off.percent:.0f}%"
+    figures = [f"{outlook.days:.0f}", shown[answer.levels.index(0.5)], f"{shown[0]} to {shown[-1]}"]
+    return [answer.meter, *figures, percent, *numbers(off.mase if off else None), answer.quality]
 
 
 def _choose_format(form: str | None, out: Path | None, *, is_json: bool) -> str:

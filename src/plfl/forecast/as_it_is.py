@@ -28,7 +28,7 @@ from plfl.forecast.windows import Origins, Task, make_task, spread_origins
 ENOUGH_DAYS = 3  # of readings; with fewer, scale and calibration are guesses, and it is said
 _HISTORY_DAYS = 91  # that scale and calibration are learned from
 # Forecasts of the validation part that calibrate: more of them say the same.
-_MOST_ORIGINS = 400
+_MOST_ORIGINS = 300
 _TESTED_DAYS = 7  # at most, and no more than a third of the record
 _COVERED = 80  # percent of the interval whose coverage is told
 _SHORTEST = 300  # seconds; the intervals that the model was trained with
@@ -94,10 +94,11 @@ class Outlook:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the answer's message, and beside it what is known."""
-        beside = {"model": self.model, "days": round(self.days, 2)}
-        tested = {"backtest": None if self.backtest is None else asdict(self.backtest)}
         message = self.answer.to_dict()
-        return message | beside | tested | {"points": message.pop("points")}
+        points = message.pop("points")
+        tested = None if self.backtest is None else asdict(self.backtest)
+        beside = {"model": self.model, "days": round(self.days, 2), "backtest": tested}
+        return message | beside | {"points": points}
 
 
 def load_fitting(

@@ -129,7 +129,7 @@ def forecast_readings(
     until = None if at is None else _parse_time(at, _find_zone(source, client, config, at))
     asked = Asked(client=client, until=until)
     loaded, notes = load_fitting(lambda own: load_sources([source], own, asked=asked), config)
-    if client is not None and loaded.panel is None and not loaded.findings:
+    if client is not None and loaded.panel is None and not loaded.refusals():
         others = load_sources([source], config).usable().ids
         raise BadInput(f"the data has no readings of client {client!r}", _say_near(client, others))
     found = Outlooks([], {f.client: f.reason for f in loaded.refusals() if f.client})
