@@ -230,7 +230,10 @@ def _make_repeater(panel: Panel, shipped: Pretrained) -> ClientModel:
     shape = (len(task.view.leads), task.view.num_outputs)
     loads = read_history(task, 0).load[task.origins["validation"][0]]
     found = fit_all(task, [np.broadcast_to(loads[:, None, None], (len(loads), *shape))])[0]
-    plain = found._replace(factors=np.ones(shape), trust=np.ones(shape[0]))
+    width = np.ptp(found.offsets, axis=1)
+    # where no residual is known, those of the lead that is the least certain
+    offsets = np.where(width[:, None] > 0, found.offsets, found.offsets[width.argmax()])
+    plain = found._replace(factors=np.ones(shape), trust=np.ones(shape[0]), offsets=offsets)
     view = families.make_view(panel, shipped.config)
     return _finish(replace(task, view=view), shipped, plain)
 

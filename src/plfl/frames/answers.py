@@ -1,7 +1,8 @@
 """What models say of a frame's series, after the last reading or at cutoffs."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from plfl.data.panel import Panel
 from plfl.errors import BadInput
 from plfl.forecast.as_it_is import make_model
 from plfl.forecast.client_model import LOST, MODEL, Answer, ClientModel
+from plfl.forecast.model_file import load_model, model_path
 from plfl.forecast.pretrained import Pretrained
 from plfl.frames.frame import Rows
 from plfl.frames.readings import Placed, Record, of_panel
@@ -44,6 +46,13 @@ def tell(answers: Sequence[Answer]) -> None:
             log.warning("series %s: earlier loads are repeated (%s)", answer.meter, shown)
     for warning in sorted({warning for answer in answers for warning in answer.warnings}):
         log.warning("%s", warning)
+
+
+def load_all(folder: Path, ids: Iterable[str]) -> MakeModels:
+    """The models that a run left of some series, whatever is known."""
+    paths = {client: model_path(folder, client) for client in ids}
+    models = {client: load_model(path) for client, path in paths.items() if path.is_file()}
+    return lambda _: models
 
 
 def make_all(panel: Panel, shipped: Pretrained) -> dict[str, ClientModel]:

@@ -27,9 +27,8 @@ from plfl.data.sources import load_frame
 from plfl.data.zones import load_zone
 from plfl.errors import BadInput
 from plfl.forecast.as_it_is import check_interval, forecast_from, load_fitting, read_alone
-from plfl.forecast.model_file import load_model, model_path
 from plfl.forecast.pretrained import Pretrained, load_pretrained
-from plfl.frames.answers import MakeModels, forecast_series, make_all, tell, validate
+from plfl.frames.answers import MakeModels, forecast_series, load_all, make_all, tell, validate
 from plfl.frames.fitted import (
     RUN,
     Fitted,
@@ -329,9 +328,7 @@ class Forecaster:
         from plfl.runs.train import run
 
         run(config, data=known, out=folder)
-        paths = {client: model_path(folder, client) for client in known.ids}
-        models = {client: load_model(path) for client, path in paths.items() if path.is_file()}
-        return lambda _: models
+        return load_all(folder, known.ids)
 
     def save(self, path: str | Path) -> None:
         """Copy everything that a forecast takes, and the run's own files, into a new folder."""
