@@ -133,8 +133,8 @@ def _tell_outlooks(found: "Outlooks", chosen: str, out: Path | None) -> None:
     _warn(f"meter {meter} is left out: {in_shell(why)}" for meter, why in found.left_out.items())
     first = found.meters[0]
     is_one = len(found.meters) == 1
-    if is_one:
-        _warn(first.answer.warnings)
+    each_has = set.intersection(*(set(each.answer.warnings) for each in found.meters))
+    _warn(warning for warning in first.answer.warnings if warning in each_has)
     if chosen == "csv":
         texts = [each.answer.to_csv() for each in found.meters]
         heads = texts[0].partition("\n")[0] + "\n"
@@ -145,18 +145,9 @@ def _tell_outlooks(found: "Outlooks", chosen: str, out: Path | None) -> None:
         _write(json.dumps(messages[0] if is_one else beside, allow_nan=False) + "\n", out)
     elif is_one:
         print_forecast(first.answer)
-        say(f"{_say_days(first.days)}; {_say_backtest(first)}.", soft_wrap=True)
+        say(first.in_words(), soft_wrap=True)
     else:
         print_outlooks(found)
-
-
-def _say_days(days: float) -> str:
-    return f"{days:,.0f} days of readings" if days >= 10 else f"{days:.1f} days of readings"
-
-
-def _say_backtest(outlook: "Outlook") -> str:
-    tested = outlook.backtest
-    return "how far off it was cannot be said" if tested is None else tested.in_words()
 
 
 def print_outlooks(found: "Outlooks") -> None:
@@ -180,9 +171,10 @@ def print_outlooks(found: "Outlooks") -> None:
 
 
 def _outlook_row(outlook: "Outlook") -> list[str]:
+    from plfl.forecast.as_it_is import say_energy
+
     answer = outlook.answer
-    energy = answer.energy.sum(axis=0)
-    shown = [f"{each:,.0f}" if each >= 100 else f"{each:.3g}" for each in energy]
+    shown = [say_energy(each) for each in answer.energy.sum(axis=0)]
     off = next(iter(outlook.backtest.leads.values())) if outlook.backtest else None
     percent = DASH if off is None or off.percent is None else f"{off.percent:.0f}%"
     figures = [f"{outlook.days:.0f}", shown[answer.levels.index(0.5)], f"{shown[0]} to {shown[-1]}"]

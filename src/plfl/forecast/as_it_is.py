@@ -57,29 +57,26 @@ class Backtest:
     within_80: float | None  # the share of readings that lay in the interval of 80 percent
 
     def in_words(self) -> str:
-        """One line for people."""
+        """For people."""
         said = [
-            f"{_say_energy(off.mae_kwh)}{_in_brackets(off.percent, '{:.0f}%')} {name} ahead"
+            f"{say_energy(off.mae_kwh)} kWh ({off.percent:.0f}%) {name} ahead"
             for name, off in self.leads.items()
-            if off.mae_kwh is not None
+            if off.mae_kwh is not None and off.percent is not None
         ]
-        off = f"it was off by {' and '.join(said)}" if said else "nothing could be compared"
         last = "the last day" if self.days == 1 else f"the last {self.days} days"
-        mase = next((off.mase for off in self.leads.values()), None)
         beside = {
-            "{:.2f} times what repeating the last reading is off by": mase,
+            "{:.2f} times what repeating the last reading is off by": next(
+                iter(self.leads.values())
+            ).mase,
             f"{{:.0%}} of the readings lay in the {_COVERED}% interval": self.within_80,
         }
         known = [text.format(value) for text, value in beside.items() if value is not None]
-        return "; ".join([f"over {last} {off}", *known])
+        return "; ".join([f"over {last} it was off by {' and '.join(said) or 'nothing'}", *known])
 
 
-def _say_energy(kwh: float) -> str:
-    return f"{kwh:,.0f} kWh" if kwh >= 100 else f"{kwh:.3g} kWh"
-
-
-def _in_brackets(value: float | None, shown: str) -> str:
-    return "" if value is None else f" ({shown.format(value)})"
+def say_energy(kwh: float) -> str:
+    """Three digits, or whole numbers."""
+    return f"{kwh:,.0f}" if kwh >= 100 else f"{kwh:.3g}"
 
 
 @dataclass(frozen=True)
@@ -91,6 +88,12 @@ class Outlook:
     days: float  # from the first reading to the last
     # None where the record is too short or broken, or where the model is not asked.
     backtest: Backtest | None
+
+    def in_words(self) -> str:
+        """How many days, and how far off, in a line."""
+        days = f"{self.days:,.0f}" if self.days >= 10 else f"{self.days:.1f}"
+        tested = self.backtest.in_words() if self.backtest else "how far off it was cannot be said"
+        return f"{days} days of readings; {tested}."
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the answer's message, and beside it what is known."""
@@ -111,16 +114,14 @@ def load_fitting(
     config = read_alone(config)
     loaded = load(config)
     notes: tuple[str, ...] = ()
-    seconds = loaded.panel.seconds if loaded.panel else _SHORTEST
-    if seconds < _SHORTEST and config.interval is None:
-        notes = (f"readings of {name_lead(1, seconds)} are added up to {_ADDED_UP}",)
+    if loaded.panel and loaded.panel.seconds < _SHORTEST and config.interval is None:
+        notes = (f"readings of {name_lead(1, loaded.panel.seconds)} are added up to {_ADDED_UP}",)
         loaded = load(config.model_copy(update={"interval": _ADDED_UP}))
-        seconds = loaded.panel.seconds if loaded.panel else _SHORTEST
-    check_interval(seconds)
-    if loaded.panel is None:
-        return loaded, notes
-    bare = loaded.panel.covariates[..., :0]
-    return replace(loaded, panel=replace(loaded.panel, covariates=bare, covariate_names=())), notes
+    panel = loaded.panel
+    if panel is not None:
+        check_interval(panel.seconds)
+        panel = replace(panel, covariates=panel.covariates[..., :0], covariate_names=())
+    return replace(loaded, panel=panel), notes
 
 
 def read_alone(config: Config) -> Config:
