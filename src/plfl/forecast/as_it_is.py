@@ -23,12 +23,12 @@ from plfl.forecast.client_model import LOST, MODEL, Answer, ClientModel
 from plfl.forecast.leads import name_lead
 from plfl.forecast.model_file import make_client_model
 from plfl.forecast.pretrained import Pretrained
-from plfl.forecast.windows import Origins, Task, make_task, spread_origins
+from plfl.forecast.windows import Origins, Task, make_task
 
 ENOUGH_DAYS = 3  # of readings; with fewer, scale and calibration are guesses, and it is said
 _HISTORY_DAYS = 91  # that scale and calibration are learned from
-# Forecasts of the validation part that calibrate: more of them say the same.
-_MOST_ORIGINS = 300
+# Forecasts of a part; where there are more, one in an hour says the same.
+_FEW_ORIGINS = 300
 _TESTED_DAYS = 7  # at most, and no more than a third of the record
 _COVERED = 80  # percent of the interval whose coverage is told
 _SHORTEST = 300  # seconds; the intervals that the model was trained with
@@ -191,21 +191,27 @@ def _cut(panel: Panel, config: Config, tested: float = 0.0, **changes: Any) -> T
     split = (0.8 * (1 - tested), 0.2 * (1 - tested), tested)
     own = {"history_days": _HISTORY_DAYS, "batch": 1, "split": split, "ignore": _JUDGED_HERE}
     task = make_task(panel, config.model_copy(update=own | changes), has_test=tested > 0)
+    due = read_history(task, 0).find_followed(0, panel.num_times, task.lookback)
     kept = {
-        part: Origins([spread_origins(origins, _MOST_ORIGINS) for origins in rows])
+        part: Origins([rows[0] if len(rows[0]) <= _FEW_ORIGINS else np.intersect1d(rows[0], due)])
         for part, rows in task.origins.items()
     }
     return replace(task, origins=kept)
 
 
 def _ask(task: Task, shipped: Pretrained) -> Callable[[Any], list[np.ndarray]]:
-    """What the shipped model says from origins of the one meter of a task."""
+    """What the shipped model says from origins of the one meter of a task; each is asked once."""
     infer = families.find(shipped.config.model).infer
     assert infer is not None, "the shipped model is of a family that publishes"
+    data = task.client(0)
+    said: dict[int, np.ndarray] = {}
 
     def predict(origins: Any) -> list[np.ndarray]:
-        data = task.client(0)
-        return [infer(task.view, shipped.params, data, origins[0], task.view.leads)]
+        new = np.array([origin for origin in origins[0] if origin not in said], np.int64)
+        if len(new):
+            outputs = infer(task.view, shipped.params, data, new, task.view.leads)
+            said.update(zip(new.tolist(), outputs, strict=True))
+        return [np.stack([said[origin] for origin in origins[0]])]
 
     return predict
 
