@@ -59,9 +59,9 @@ from plfl.forecast.calibrate import fit_all, read_targets
 from plfl.forecast.model_file import make_client_model, pack_model
 from plfl.forecast.past_days import inputs as past_days
 from plfl.forecast.past_days.family import PastDays
-from plfl.forecast.question import forecast_client
+from plfl.forecast.question import forecast_client, forecast_readings
 from plfl.forecast.windows import Task, make_task
-from plfl.frames import forecaster
+from plfl.frames.answers import load_all, validate
 from plfl.frames.readings import Record
 from plfl.recipes import make_recipe
 from plfl.runs import adapt as adapting
@@ -86,7 +86,7 @@ SETTINGS: dict[str, Any] = {
 _AGREED = {name: value for name, value in SETTINGS.items() if name != "timezone"}
 _ISSUES = np.array([*np.linspace(500, HOURS - 8, 19, dtype=int), *[TRAIN_END, VALIDATION_END] * 4])
 """When forecasts are issued."""
-SURFACES = ("forecast", "run", "adapt", "validate", "client")
+SURFACES = ("forecast", "as it is", "run", "adapt", "validate", "client")
 Meter = dict[str, np.ndarray]
 """Columns of one meter: ds, y, temperature."""
 Alter = Callable[[np.random.Generator, Meter, int], Meter]
@@ -235,7 +235,8 @@ STRUCTURAL = ("another resolution", "jittered stamps")
 
 def alteration(number: int, surface: str) -> str:
     """What a trial of a surface alters: each in turn."""
-    kinds = [kind for kind in ALTERATIONS if surface == "forecast" or kind not in ENDS + STRUCTURAL]
+    is_forecast = surface in ("forecast", "as it is")
+    kinds = [kind for kind in ALTERATIONS if is_forecast or kind not in ENDS + STRUCTURAL]
     return kinds[number % len(kinds)]
 
 
@@ -400,6 +401,23 @@ class Bench:
             self.before(("forecast", at, client, data), answer), answer(altered)
         )
 
+    def as_it_is(self, rng: np.random.Generator, kind: str) -> str | None:
+        """The answer of the model that comes with plfl at a time, and how far off it was before."""
+        at, client = int(rng.choice(_ISSUES)), str(rng.choice(list(self.meters)))
+        asked = f"{self.meters[client]['ds'][at].astype('datetime64[s]')}Z"
+        settings = {"timezone": SETTINGS["timezone"]}
+
+        def answer(meters: Mapping[str, Meter]) -> dict[str, Any]:
+            self.write(meters)
+            try:
+                source = str(self.folder / "meters.parquet")
+                return forecast_readings(source, client, asked, settings).meters[0].to_dict()
+            except BadInput as error:
+                return {"refused": str(error)}
+
+        altered = alter_meters(rng, self.meters, kind, at)
+        return _first_difference(self.before(("as it is", at, client), answer), answer(altered))
+
     # run, adapt, client: what training sees
 
     def task(self, meters: Mapping[str, Meter]) -> Task:
@@ -461,7 +479,8 @@ class Bench:
                 "panel": known.usable().fingerprint(),
                 "findings": [str(each) for each in known.findings],
             }
-            return trained_on | _by_time(forecaster._validate(place, record, [at], 6))
+            models = load_all(place, record.whole.ids)
+            return trained_on | _by_time(validate(models, record, [at], 6))
 
         altered = alter_meters(rng, self.meters, kind, at + 1)
         return _first_difference(*_common(self.before(("validate", at), answer), answer(altered)))
@@ -597,6 +616,7 @@ class Bench:
 
 _ASK: dict[str, Callable[[Bench, np.random.Generator, str], str | None]] = {
     "forecast": Bench.forecast,
+    "as it is": Bench.as_it_is,
     "run": Bench.seen_by_run,
     "adapt": Bench.seen_by_adapt,
     "validate": Bench.validate,

@@ -3,7 +3,8 @@
     python benchmarks/startup.py [--repeats 3]
 
 Every start is a process of its own on the bundled data. Cold: an empty cache folder, so that the
-native kernels and XLA's programs are compiled; warm: the same folder again. `--help` is timed too.
+native kernels and XLA's programs are compiled; warm: the same folder again. `--help` is timed too,
+and `plfl forecast` of a meter with the model that comes with plfl.
 """
 
 import argparse
@@ -36,10 +37,10 @@ def first_round(cache: str) -> float:
     return seconds
 
 
-def help_page() -> float:
-    """Seconds of `plfl --help`."""
+def command(*words: str) -> float:
+    """Seconds of a command of plfl."""
     begun = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "plfl", "--help"], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([sys.executable, "-m", "plfl", *words], stdout=subprocess.DEVNULL, check=True)
     return time.perf_counter() - begun
 
 
@@ -55,10 +56,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as cache:
             cold.append(first_round(cache))
             warm.append(first_round(cache))
-    page = min(help_page() for _ in range(options.repeats))
+    page = min(command("--help") for _ in range(options.repeats))
+    meter = ("forecast", "bundled:CA", "--client", "CA-900101")
+    forecast = min(command(*meter) for _ in range(options.repeats))
     print(
         f"first round after {min(cold):.1f} s cold, {min(warm):.1f} s warm; plfl --help "
-        f"{page:.2f} s"
+        f"{page:.2f} s; plfl {' '.join(meter)} {forecast:.2f} s"
     )
 
 

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 from plfl.data.generated import generate
 from plfl.data.panel import Panel
 from plfl.forecast.calibrate import fit_all
+from plfl.forecast.question import forecast_readings
 from plfl.forecast.windows import Task, make_task
 from plfl.runs.tuning import _judge
 from small import analog_config, assert_trees_equal, tiny_config
@@ -106,3 +108,20 @@ def test_test_readings_change_no_calibration():
     for one, two in zip(*(fit_all(task, some) for task in tasks), strict=True):
         for name, values in one._asdict().items():
             np.testing.assert_array_equal(values, getattr(two, name), err_msg=name)
+
+
+def test_later_readings_change_no_forecast_of_the_shipped_model_and_no_figure_beside_it(tmp_path):
+    panel = generate(1, days=20)
+    at = 1500
+    issued_at = f"{panel.times()[at]}Z"
+    messages = []
+    for name, each in (("one", panel), ("other", changed_after(panel, at))):
+        table = pd.DataFrame({"ds": panel.times(), "y": each.load[0]})
+        table.to_parquet(tmp_path / f"{name}.parquet")
+        settings = {"timezone": "America/Chicago", "stamp_timezone": "UTC", "meter": "m"}
+        found = forecast_readings(
+            str(tmp_path / f"{name}.parquet"), at=issued_at, settings=settings
+        )
+        messages.append(found.meters[0].to_dict())
+    assert messages[0] == messages[1]
+    assert messages[0]["backtest"]["days"] == 5

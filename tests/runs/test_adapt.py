@@ -24,6 +24,7 @@ from plfl.federate.checkpoint import Snapshot
 from plfl.federate.federation import Federation
 from plfl.federate.plan import complete
 from plfl.forecast.model_file import load_model
+from plfl.forecast.pretrained import load_pretrained
 from plfl.forecast.question import forecast_client
 from plfl.forecast.windows import make_task
 from plfl.recipes import make_recipe
@@ -356,3 +357,26 @@ def test_newcomers_are_adapted_and_forecast_from_the_command_line(run, meters, t
     )
     assert nothing.returncode == 2
     assert nothing.stderr.strip().endswith("is it the folder of a run?")
+
+
+@pytest.mark.parametrize("minutes", [10, 60])
+def test_the_model_that_comes_with_plfl_is_adapted_at_any_interval_with_any_covariates(
+    minutes, tmp_path
+):
+    panel = generate(2, days=6, minutes=minutes)
+    assert panel.covariate_names
+    found = adapt("pretrained", panel, out=tmp_path / "out", settings={"tune_rounds": 1})
+    assert (found.run, found.rounds) == (load_pretrained().version, 0)
+    assert [meter.id for meter in found.meters] == ["b001", "b002"]
+    model = load_model(tmp_path / "out" / "models" / "b001.safetensors")
+    assert model.covariate_names == panel.covariate_names
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert f"the model that comes with plfl ({found.run})" in page
+
+
+def test_the_model_that_comes_with_plfl_refuses_other_intervals(tmp_path, monkeypatch):
+    with pytest.raises(BadInput, match="takes 5 to 60 minutes that divide an hour"):
+        adapt("pretrained", "generated:1?days=9", settings={"interval": "2h"})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match="pretrained does not exist; give the folder of a run"):
+        adapt("./pretrained", generate(1, days=6))

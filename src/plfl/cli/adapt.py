@@ -12,9 +12,13 @@ from plfl.config import parse_settings
 
 def adapt(
     folder: Annotated[
-        Path,
+        str,
         typer.Argument(
-            metavar="DIR", help="The folder of a run of recipe forecast; its shared part is used."
+            metavar="DIR",
+            help=(
+                "The folder of a run of recipe forecast; its shared part is used. pretrained is "
+                "the model that comes with plfl."
+            ),
         ),
     ],
     data: Annotated[
@@ -64,14 +68,14 @@ def adapt(
 
 def print_adaptation(result: dict[str, Any]) -> None:
     """What each meter kept, and the error against days of history."""
-    from plfl.report.pages.adapt import say_verdict
+    from plfl.report.pages.adapt import say_origin, say_verdict
 
     num_hidden = len(result["meters"]) - MAX_ROWS
     say(
         _meters_table(result),
         f"{num_hidden:,} more meters are in adapt.json." if num_hidden > 0 else "",
         _curve_table(result["curve"]) if result["curve"] else "",
-        f"{say_verdict(result)}.",
+        f"{say_verdict(result)}. From {say_origin(result)}.",
     )
     say(f"Models: {result['folder']}/models · Report: report.html beside it", soft_wrap=True)
 

@@ -75,7 +75,9 @@ _COMMANDS = (
     (
         forecast.forecast,
         (
-            "Examples: `plfl forecast runs/NAME --client b001` · "
+            "Examples: `plfl forecast meter.csv --set timezone=Europe/Rome` · "
+            "`plfl forecast bundled:CA --client CA-900101` · "
+            "`plfl forecast runs/NAME --client b001` · "
             "`plfl forecast b001.safetensors --data readings.csv --at 2018-12-24T18:00 --json`"
         ),
     ),

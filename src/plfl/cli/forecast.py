@@ -1,7 +1,10 @@
-"""`plfl forecast`: a client's load, with its own model and without JAX."""
+"""`plfl forecast`: a client's load with its own model, or any meter's with the one that comes with
+plfl; without JAX.
+"""
 
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,28 +14,36 @@ from rich.text import Text
 
 from plfl.cli.console import MAX_ROWS, make_table, numbers, right, say
 from plfl.config import parse_settings
-from plfl.errors import BadInput
+from plfl.errors import BadInput, in_shell
+from plfl.report.words import DASH
 
 if TYPE_CHECKING:
+    from plfl.forecast.as_it_is import Outlook
     from plfl.forecast.client_model import Answer
+    from plfl.forecast.question import Outlooks
 
 _FORMATS = ("table", "csv", "json")
 
 
 def forecast(
     place: Annotated[
-        Path,
+        str,
         typer.Argument(
-            metavar="DIR",
+            metavar="FILE|DIR",
             help=(
-                "The folder of a finished run or of a federation's client, or a client's model (a "
-                "file)."
+                "Readings of any meters (an export, a table, bundled:CA ...), which the model that "
+                "comes with plfl forecasts; or the folder of a finished run or of a federation's "
+                "client, or a client's model. pretrained is the model that comes with plfl, for "
+                "--data."
             ),
         ),
     ],
     client: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Which client; may be left out where there is one."),
+        typer.Option(
+            metavar="ID",
+            help="Which client; may be left out where there is one, and for readings: all.",
+        ),
     ] = None,
     data: Annotated[
         str | None,
@@ -66,17 +77,42 @@ def forecast(
         Path | None, typer.Option(metavar="FILE", help="Write it there instead (csv or json).")
     ] = None,
 ) -> None:
-    """Forecast a client's load with its own model, without JAX.
+    """Forecast the next day of any meter from three days of readings or more, or a client's with
+    its own model; without training and without JAX.
 
     There is always an answer; `quality` says whether it is the model's or, and why, a repetition of
     an earlier load.
     """
+    from plfl.forecast.question import choose_readings, forecast_readings
+
+    chosen = _choose_format(form, out, is_json=is_json)
+    values = parse_settings(settings or [])
+    readings = choose_readings(place, data)
+    if readings is not None:
+        _tell_outlooks(forecast_readings(readings, client, at, values), chosen, out)
+        return
+    found = _ask_client(Path(place), client, data, at, values)
+    _warn(found.warnings)
+    if chosen == "table":
+        print_forecast(found)
+    else:
+        as_json = json.dumps(found.to_dict(), allow_nan=False)
+        _write(found.to_csv() if chosen == "csv" else f"{as_json}\n", out)
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        logging.getLogger("plfl").warning("%s", warning)
+
+
+def _ask_client(
+    place: Path, client: str | None, data: str | None, at: str | None, values: dict[str, Any]
+) -> "Answer":
+    """What a client's own model says."""
     from plfl.deploy.files.settings import find_client
     from plfl.forecast.model_file import FOLDER
     from plfl.forecast.question import forecast_client
 
-    chosen = _choose_format(form, out, is_json=is_json)
-    values = parse_settings(settings or [])
     own = find_client(place)
     if own is not None and not (own.folder / FOLDER).is_dir():
         raise BadInput(
@@ -85,18 +121,64 @@ def forecast(
             "forecast does",
         )
     if own is not None and data is None:
-        found = forecast_client(
-            own.folder, client, own.data, at, {**own.data_settings, **values}, is_own=True
-        )
+        settings = {**own.data_settings, **values}
+        return forecast_client(own.folder, client, own.data, at, settings, is_own=True)
+    return forecast_client(place if own is None else own.folder, client, data, at, values)
+
+
+def _tell_outlooks(found: "Outlooks", chosen: str, out: Path | None) -> None:
+    """Forecasts of the model that comes with plfl: one meter's as a client's, or all that there
+    are.
+    """
+    _warn(f"meter {meter} is left out: {in_shell(why)}" for meter, why in found.left_out.items())
+    first = found.meters[0]
+    is_one = len(found.meters) == 1
+    each_has = set.intersection(*(set(each.answer.warnings) for each in found.meters))
+    _warn(warning for warning in first.answer.warnings if warning in each_has)
+    if chosen == "csv":
+        texts = [each.answer.to_csv() for each in found.meters]
+        heads = texts[0].partition("\n")[0] + "\n"
+        _write(heads + "".join(text.removeprefix(heads) for text in texts), out)
+    elif chosen == "json":
+        messages = [each.to_dict() for each in found.meters]
+        beside = {"meters": messages, "left_out": found.left_out}
+        _write(json.dumps(messages[0] if is_one else beside, allow_nan=False) + "\n", out)
+    elif is_one:
+        print_forecast(first.answer)
+        say(first.in_words(), soft_wrap=True)
     else:
-        found = forecast_client(place if own is None else own.folder, client, data, at, values)
-    for warning in found.warnings:
-        logging.getLogger("plfl").warning("%s", warning)
-    if chosen == "table":
-        print_forecast(found)
-    else:
-        as_json = json.dumps(found.to_dict(), allow_nan=False)
-        _write(found.to_csv() if chosen == "csv" else f"{as_json}\n", out)
+        print_outlooks(found)
+
+
+def print_outlooks(found: "Outlooks") -> None:
+    """The next day of each meter, and how far off its forecasts were of late."""
+    answer = found.meters[0].answer
+    low, high = (f"{answer.levels[k]:g}" for k in (0, -1))
+    heads = right("days", "kWh", f"{low} to {high}", "off by", "MASE")
+    table = make_table(
+        [Column("meter", no_wrap=True), *heads, Column("quality", overflow="fold")],
+        [_outlook_row(each) for each in found.meters[:MAX_ROWS]],
+        f"The next day, by {answer.model_version}",
+    )
+    num_hidden = len(found.meters) - MAX_ROWS
+    more = f"{num_hidden:,} more meters are in --format csv or json. " if num_hidden > 0 else ""
+    hint = (
+        f"{more}Off by and MASE are an hour ahead, over the last days; bounds add up those of all "
+        f"intervals. A meter's table: --client {answer.meter}"
+    )
+    say(table)
+    say(Text(hint, "dim"), soft_wrap=True)
+
+
+def _outlook_row(outlook: "Outlook") -> list[str]:
+    from plfl.forecast.as_it_is import say_energy
+
+    answer = outlook.answer
+    shown = [say_energy(each) for each in answer.energy.sum(axis=0)]
+    off = next(iter(outlook.backtest.leads.values())) if outlook.backtest else None
+    percent = DASH if off is None or off.percent is None else f"{off.percent:.0f}%"
+    figures = [f"{outlook.days:.0f}", shown[answer.levels.index(0.5)], f"{shown[0]} to {shown[-1]}"]
+    return [answer.meter, *figures, percent, *numbers(off.mase if off else None), answer.quality]
 
 
 def _choose_format(form: str | None, out: Path | None, *, is_json: bool) -> str:
@@ -127,7 +209,7 @@ def print_forecast(forecast: "Answer") -> None:
     """Energy and mean power with an interval of each time; by the hour where there are many."""
     points = forecast.points()
     num_joined = max(1, 3600 // forecast.seconds) if len(points) > MAX_ROWS else 1
-    levels = [] if num_joined > 1 else [f"{forecast.levels[k]:g}" for k in (0, -1)]
+    levels = [f"{forecast.levels[k]:g}" for k in (0, -1)]
     heads = [f"{name} {level}" for name, level in zip(("kWh at", "at"), levels, strict=False)]
     joined = [points[k : k + num_joined] for k in range(0, len(points), num_joined)]
     table = make_table(
@@ -150,6 +232,6 @@ def _join(some: list[dict[str, Any]], levels: list[str]) -> list[str]:
     """A row of the times that are added up: energy, mean power, interval and qualities."""
     energy = sum(point["energy_kwh"] for point in some)
     power = sum(point["mean_power_kw"] for point in some) / len(some)
-    ends = [some[0]["quantiles"][level] for level in levels]
+    ends = [sum(point["quantiles"][level] for point in some) for level in levels]
     qualities = dict.fromkeys(point["quality"] for point in some)
     return [some[0]["begin"], *numbers(energy, power, *ends), ", ".join(qualities)]

@@ -54,11 +54,14 @@ def _links(table: str, zone: str) -> list[str]:
 
 
 def _known_country(zone: str) -> str | None:
-    """The zone's country, if its holidays are known."""
-    import holidays
-
+    """The zone's country, if its holidays are known; to list all such takes longer than to ask."""
     country = find_country(zone)
-    return country if country in holidays.list_supported_countries() else None
+    if country is not None:
+        try:
+            _dates(country, 2024)
+        except BadInput:
+            return None
+    return country
 
 
 @cache

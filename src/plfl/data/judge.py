@@ -22,7 +22,7 @@ from plfl.data.zones import find_shifts
 
 def judge(found: Gridded, notes: Notes, config: Config) -> None:
     """Look at a client's load and take out what is none."""
-    if _is_constant(found, notes):
+    if "PLF206" not in config.ignore and _is_constant(found, notes):
         return
     if all(finding.code != "PLF202" for finding in notes.findings):  # its readings are not missing
         _find_gaps(found, notes, config.max_gap)
@@ -31,7 +31,7 @@ def judge(found: Gridded, notes: Notes, config: Config) -> None:
         _undo_changes(found, notes)
     num_lost = _drop_glitches(found, notes) if "PLF209" not in config.ignore else 0
     num_lost += _drop_negatives(found, notes) if not config.allow_export else 0
-    if num_lost and _is_constant(found, notes):
+    if num_lost and "PLF206" not in config.ignore and _is_constant(found, notes):
         return
     if "PLF207" not in config.ignore:
         _drop_stuck(found, notes)

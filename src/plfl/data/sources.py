@@ -50,10 +50,14 @@ class Loaded:
     findings: tuple[Finding, ...]
     understood: tuple[Understood, ...] = ()  # how tables were read
 
+    def refusals(self) -> list[Finding]:
+        """Why clients cannot be used."""
+        return [finding for finding in self.findings if finding.rule.level == "refused"]
+
     def usable(self) -> Panel:
         """The panel, or an error that says why there is none."""
         if self.panel is None:
-            refused = [finding for finding in self.findings if finding.rule.level == "refused"]
+            refused = self.refusals()
             raise BadInput(f"no client can take part ({len(refused)} refused)", refused[0].in_words)
         return self.panel
 
@@ -153,6 +157,14 @@ def load_source(
     values = parse_settings([f"{key}={text}" for key, text in options.items()])
     config = Config(**config.model_dump() | values) if values else config
     return check_readings(_read_tables(paths, config), config, scratch, asked)
+
+
+def means_readings(source: str) -> bool:
+    """Whether a text is a source, as far as its name and its place tell."""
+    name = source.partition("?")[0]
+    if Path(name).is_dir():
+        return any(each.suffix.lower() in _ENDINGS for each in Path(name).iterdir())
+    return has_magic(name) or _find_kind(name) is not None or _find_tables(name) is not None
 
 
 def _find_kind(name: str) -> Source | None:

@@ -219,7 +219,7 @@ def _client_of(path: Path) -> str:
 
 def _why_none(place: Path) -> tuple[str, str]:
     """What is wrong with a folder without models, and what to do."""
-    give = "give the folder of a finished run, or the file of a client's model"
+    give = "give the folder of a finished run, the file of a client's model, or readings (a table)"
     if not place.exists():
         return f"{place} does not exist", give
     if not (place / "config.toml").is_file():

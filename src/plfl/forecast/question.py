@@ -1,16 +1,16 @@
-"""The question `plfl forecast`: a client's model, the readings it is asked about, and what to say
-where they do not fit.
+"""The question `plfl forecast`: a client's model, or the one that comes with plfl, the readings it
+is asked about, and what to say where they do not fit.
 
 Files of readings are read by the readers of a run, and nothing that came later than the moment of
 the question is looked at.
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,13 @@ from plfl.data.rules import Finding
 from plfl.data.zones import load_zone
 from plfl.errors import BadInput, in_shell, require
 from plfl.forecast.client_model import Answer, ClientModel
-from plfl.forecast.model_file import find_model
+from plfl.forecast.model_file import FOLDER, find_model
+from plfl.forecast.pretrained import NAME as PRETRAINED
+from plfl.forecast.pretrained import load_pretrained
 
 if TYPE_CHECKING:
     from plfl.data.sources import Loaded
+    from plfl.forecast.as_it_is import Outlook
 
 # Refusals of the data doctor that mean that a meter says nothing.
 NOT_MEASURING = ("PLF109", "PLF206")
@@ -62,15 +65,107 @@ def forecast_client(
     meter that is the client's own is so whatever it calls it.
     """
     model = find_model(place, client)
-    values = dict(settings or {})
-    if other := [name for name in values if name not in TABLE_FIELDS]:
-        raise BadInput(
-            f"‹{other[0]}={values[other[0]]}›: a forecast takes the model as it was trained",
-            f"only what says how a table is read can be set: {', '.join(TABLE_FIELDS)}",
-        )
+    values = _check_settings(settings or {})
     issued_at = None if at is None else _parse_time(at, model.zone)
     question = _Question(model, data, issued_at, values, is_own)
     return _answer(question, _load(question, place))
+
+
+def _check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    if other := [name for name in settings if name not in TABLE_FIELDS]:
+        raise BadInput(
+            f"‹{other[0]}={settings[other[0]]}›: a forecast takes the model as it was trained",
+            f"only what says how a table is read can be set: {', '.join(TABLE_FIELDS)}",
+        )
+    return dict(settings)
+
+
+def choose_readings(place: str, data: str | None = None) -> str | None:
+    """The readings that the model that comes with plfl is asked about; None where `place` is a run,
+    a federation's client or a client's model.
+    """
+    from plfl.data.sources import means_readings
+
+    if place == PRETRAINED:
+        require(data, f"what is {PRETRAINED} to forecast?", "give readings: ‹--data FILE›")
+        return data
+    path = Path(place)
+    holds = ("config.toml", FOLDER, "client-*.toml", "*.safetensors")
+    is_model = path.suffix in (".safetensors", ".toml") or any(
+        found for pattern in holds for found in path.glob(pattern)
+    )
+    if is_model or not means_readings(place):
+        return None
+    require(
+        data is None,
+        f"{place} is readings, and so is ‹--data {data}›",
+        f"give one: plfl forecast FILE, or plfl forecast {PRETRAINED} ‹--data FILE›",
+    )
+    return place
+
+
+class Outlooks(NamedTuple):
+    """The forecasts of a file's meters."""
+
+    meters: list["Outlook"]  # in the order of ids
+    left_out: dict[str, str]  # meters without one, and why
+
+
+def forecast_readings(
+    source: str,
+    client: str | None = None,
+    at: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Outlooks:
+    """Forecast the meters of any readings, or one of them, with the model that comes with plfl.
+
+    Each is forecast after its own last reading; `at` and `settings` are as for `forecast_client`.
+    """
+    from plfl.data.sources import Asked, load_sources
+    from plfl.forecast.as_it_is import forecast_meter, load_fitting
+
+    shipped = load_pretrained()
+    config = Config(**shipped.config.model_dump() | _check_settings(settings or {}))
+    until = None if at is None else _parse_time(at, _find_zone(source, client, config, at))
+    asked = Asked(client=client, until=until)
+    loaded, notes = load_fitting(lambda own: load_sources([source], own, asked=asked), config)
+    if client is not None and loaded.panel is None and not loaded.refusals():
+        others = load_sources([source], config).usable().ids
+        raise BadInput(f"the data has no readings of client {client!r}", _say_near(client, others))
+    found = Outlooks([], {f.client: f.reason for f in loaded.refusals() if f.client})
+    panel = loaded.usable()
+    for row, meter in enumerate(panel.ids):
+        try:
+            outlook = forecast_meter(panel, row, shipped)
+        except BadInput as error:
+            found.left_out[meter] = error.in_words
+            continue
+        warnings = (*outlook.answer.warnings, *notes, *_say_repaired(loaded, meter))
+        found.meters.append(replace(outlook, answer=replace(outlook.answer, warnings=warnings)))
+    require(found.meters, "; ".join(list(found.left_out.values())[:1]))
+    return found
+
+
+def _find_zone(source: str, client: str | None, config: Config, at: str) -> str:
+    """The zone of a time without an offset: that of the meters."""
+    from plfl.data.sources import Asked, load_sources
+
+    if config.timezone is not None:
+        return config.timezone
+    panel = load_sources([source], config, asked=Asked(client=client)).panel
+    return panel.zones[0] if panel else "UTC"
+
+
+def _say_repaired(loaded: "Loaded", client: str) -> list[str]:
+    """What the data doctor repaired of a client's readings."""
+    about = (None, client)
+    repaired = [f for f in loaded.findings if f.client in about and f.rule.level == "repaired"]
+    return [f"data: {in_shell(finding.in_words)}" for finding in repaired]
+
+
+def _say_near(client: str, ids: Sequence[str]) -> str:
+    near = difflib.get_close_matches(client, ids, n=3, cutoff=0.3) or list(ids)[:3]
+    return f"it has {', '.join(near)}{', ...' if len(ids) > len(near) else ''}"
 
 
 def _parse_time(text: str, zone: str) -> np.datetime64:
@@ -162,10 +257,7 @@ def _answer(question: _Question, loaded: "Loaded") -> Answer:
     found = model.forecast(panel.load[row], covariates, panel.start, issued_at)
     if question.table is None:
         return found
-    warnings = _check_unit(question, panel.load[row])
-    about = (None, panel.ids[row])
-    repaired = [f for f in loaded.findings if f.client in about and f.rule.level == "repaired"]
-    warnings += [f"data: {in_shell(finding.in_words)}" for finding in repaired]
+    warnings = _check_unit(question, panel.load[row]) + _say_repaired(loaded, panel.ids[row])
     return replace(found, warnings=(*found.warnings, *warnings))
 
 
@@ -174,8 +266,7 @@ def _find_row(question: _Question, loaded: "Loaded") -> int | Finding:
     client = question.model.client
     name = Path((question.table or "").partition("?")[0]).stem
     own = (client, name) if question.table is not None else (client,)
-    refused = [f for f in loaded.findings if f.rule.level == "refused" and f.client in own]
-    for finding in refused:
+    for finding in [finding for finding in loaded.refusals() if finding.client in own]:
         if finding.code in NOT_MEASURING:
             return finding
         raise BadInput(finding.in_words)
@@ -184,11 +275,9 @@ def _find_row(question: _Question, loaded: "Loaded") -> int | Finding:
         return 0
     if client in panel.ids:
         return panel.ids.index(client)
-    near = difflib.get_close_matches(client, panel.ids, n=3, cutoff=0.3) or list(panel.ids)[:3]
     raise BadInput(
         f"the data has no readings of client {client!r}",
-        f"it has {', '.join(near)}{', ...' if panel.num_clients > len(near) else ''}. A table of "
-        "one meter needs no id column",
+        f"{_say_near(client, panel.ids)}. A table of one meter needs no id column",
     )
 
 

@@ -197,7 +197,7 @@ class _Cutter:
             detail = f"it has {num:,} reading{'s' if num != 1 else ''} and {lacking}"
             return Finding("PLF109", 1, place, detail + self._say_enough())
         train = load[bounds[0] : bounds[1]].astype(np.float64)
-        if is_steady(train[np.isfinite(train)]):
+        if "PLF206" not in self.config.ignore and is_steady(train[np.isfinite(train)]):
             always = f"(always {np.nanmax(train):g} kWh)"
             return Finding(
                 "PLF206", 1, place, f"its load never changes in the training part {always}"

@@ -5,7 +5,7 @@ A frame (pandas, polars or Arrow) has the columns unique_id, ds and y; other num
 covariates. Other frames are recognised as files are. What comes out is the same kind of frame, with
 names, ids and stamps as they came in and loads in the unit of y, and with the columns plfl,
 plfl-lo-80, plfl-hi-80 ... that utilsforecast evaluates and plots. Underneath it is a run of recipe
-`forecast`.
+`forecast`, or the model that comes with plfl (`Forecaster.from_pretrained`).
 """
 
 import logging
@@ -13,19 +13,22 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from plfl.config import UP_TO, Config, count_intervals
+from plfl.config import TABLE_FIELDS, UP_TO, Config, count_intervals
 from plfl.data.panel import Panel
+from plfl.data.sources import load_frame
 from plfl.data.zones import load_zone
 from plfl.errors import BadInput
-from plfl.forecast.client_model import LOST, MODEL, Answer, ClientModel
-from plfl.forecast.model_file import load_model, model_path
+from plfl.forecast.as_it_is import check_interval, forecast_from, load_fitting, read_alone
+from plfl.forecast.pretrained import Pretrained, load_pretrained
+from plfl.frames.answers import MakeModels, forecast_series, load_all, make_all, tell, validate
 from plfl.frames.fitted import (
     RUN,
     Fitted,
@@ -37,10 +40,12 @@ from plfl.frames.fitted import (
     write_statics,
 )
 from plfl.frames.frame import Frame, Rows, append_future, build_frame, open_frame
-from plfl.frames.readings import Placed, Record, of_panel, place_all
+from plfl.frames.readings import Record, place_all
 from plfl.recipes import make_recipe
 from plfl.runs.results import Result
-from plfl.runs.train import Observer, run
+
+if TYPE_CHECKING:  # loads JAX, which a forecast does without
+    from plfl.runs.train import Observer
 
 NAME = "plfl"  # the column of the forecasts
 # Settings of a run that are not settings here, and what to do instead.
@@ -56,6 +61,7 @@ _ELSEWHERE = {
 }
 _ARGUMENTS = ("h", "freq", "level", "timezone")
 _FREQ = re.compile(r"(\d*)(s|S|min|T|m|h|H|d|D)")
+_LONGEST = np.timedelta64(24, "h")  # that the model that comes with plfl was trained for
 log = logging.getLogger("plfl")
 
 
@@ -99,9 +105,45 @@ class Forecaster:
         self.config = make_recipe("forecast", settings | own | {"quantiles": quantiles})
         self._given = tuple(settings)
         self._fitted: Fitted | None = None
+        self._shipped: Pretrained | None = None  # forecasts in place of a fit
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        h: str | int = "24h",
+        freq: str | None = None,
+        *,
+        level: Sequence[float] = (80, 90),
+        timezone: str | None = None,
+        **settings: Any,
+    ) -> Self:
+        """A Forecaster that needs no fit: the model that comes with plfl, as it is.
+
+        `predict` and `cross_validation` take any series of three days or more; covariates are not
+        looked at.
+
+        Arguments:
+          h: up to 24h. freq, level and timezone: as of a Forecaster; the levels are the model's,
+          `levels`. settings: how frames are read, such as unit="kW".
+        """
+        shipped = load_pretrained()
+        if other := [name for name in settings if name not in TABLE_FIELDS]:
+            raise BadInput(
+                f"{other[0]} = {settings[other[0]]!r}: the model that comes with plfl is taken as "
+                "it is",
+                f"only what says how a frame is read can be set: {', '.join(TABLE_FIELDS)}",
+            )
+        found = cls(h, freq, level=level, timezone=timezone, **settings)
+        quantiles = {"quantiles": shipped.config.quantiles}
+        found.config = read_alone(found.config).model_copy(update=quantiles)
+        found._shipped = shipped
+        found._columns(None)
+        return found
 
     def __repr__(self) -> str:
-        state = f"fitted to {len(self._known.recent.ids)} series" if self._fitted else "not fitted"
+        state = self._shipped.version if self._shipped else "not fitted"
+        if self._fitted:
+            state = f"fitted to {len(self._known.recent.ids)} series"
         return f"Forecaster(h={self.h!r}, level={list(self.level)}, {state})"
 
     @property
@@ -125,11 +167,20 @@ class Forecaster:
 
     @property
     def _known(self) -> Fitted:
+        self._refuse_shipped()
         if self._fitted is None:
             raise BadInput(
                 "this Forecaster is not fitted", "call fit(df) first, or Forecaster.load(path)"
             )
         return self._fitted
+
+    def _refuse_shipped(self) -> None:
+        if self._shipped is not None:
+            raise BadInput(
+                "this Forecaster is the model that comes with plfl, as it is: there is nothing to "
+                "fit, nor to keep",
+                "call predict(df), or fit a plfl.Forecaster()",
+            )
 
     def fit(
         self,
@@ -138,7 +189,7 @@ class Forecaster:
         *,
         folder: str | Path | None = None,
         strict: bool = False,
-        observer: Observer | None = None,
+        observer: "Observer | None" = None,
     ) -> Self:
         """Train on a frame; what was fitted before is forgotten.
 
@@ -149,6 +200,9 @@ class Forecaster:
           everything in; a temporary one when left out. strict: refuse to start if any series cannot
           take part, instead of leaving it out (`left_out`). observer: called after every round.
         """
+        self._refuse_shipped()
+        from plfl.runs.train import run
+
         with new_folder(folder) as place:
             frame = open_frame(df, self._config_in(place, static_df))
             result = run(
@@ -169,12 +223,15 @@ class Forecaster:
         """Forecast the h that follow each series' last reading.
 
         Arguments:
-          df: recent readings of some or all of the series; those of the fit when left out. futr_df:
+          df: recent readings of some or all of the series, those of the fit when left out; of any
+          series for one `from_pretrained`. futr_df:
           unique_id, ds and the covariates that are known ahead (the setting `future`), for all of
           the h. level: intervals in percent; those of the Forecaster when left out, none if empty.
         """
-        known = self._known
         places = self._columns(level)
+        if self._shipped is not None:
+            return self._predict_as_it_is(self._shipped, df, futr_df, places)
+        known = self._known
         frame = known.recent
         if df is not None:
             frame = open_frame(df, self._config_in(known.folder), like=known.recent)
@@ -182,10 +239,34 @@ class Forecaster:
         table = frame.table if futr_df is None else append_future(frame, futr_df)
         models = {client: known.model(client) for client in sorted(frame.ids)}
         placed = place_all(table, frame.config, next(iter(models.values())))
-        answers = [_forecast_series(model, placed[client]) for client, model in models.items()]
-        _tell(answers)
+        answers = [forecast_series(model, placed[client]) for client, model in models.items()]
+        tell(answers)
         rows = [Rows(said.meter, said.zone, said.begins, said.energy) for said in answers]
         return build_frame(frame, rows, places, known.interval)
+
+    def _predict_as_it_is(
+        self, shipped: Pretrained, df: Any, futr_df: Any, places: Mapping[str, int]
+    ) -> Any:
+        if df is None or futr_df is not None:
+            raise BadInput(
+                "the model that comes with plfl forecasts from the readings of df, and takes no "
+                "futr_df",
+                "give df alone, or fit a Forecaster",
+            )
+        frame = open_frame(df, self.config)
+        loaded, notes = load_fitting(lambda own: load_frame(frame.table, own), frame.config)
+        for note in (*notes, *loaded.refusals()):
+            log.warning("%s", note)
+        panel = loaded.usable()
+        num_leads = self._count_leads(panel)
+        models = make_all(panel, shipped)
+        answers = [
+            forecast_from(model, panel, panel.ids.index(client), num_leads)
+            for client, model in models.items()
+        ]
+        tell(answers)
+        rows = [Rows(said.meter, said.zone, said.begins, said.energy) for said in answers]
+        return build_frame(frame, rows, places, panel.interval)
 
     def cross_validation(
         self,
@@ -218,10 +299,17 @@ class Forecaster:
             frame = open_frame(df, self._config_in(place, static_df))
             record = Record.read(frame.table, frame.config)
             origins, num_leads = self._cutoffs(record.whole, n_windows, step_size, h)
-            rows: list[Rows] = []
-            for k, group in enumerate([[origin] for origin in origins] if refit else [origins]):
-                run(frame.config, data=record.known_at(group[0]).usable(), out=place / str(k))
-                rows += _validate(place / str(k), record, group, num_leads)
+            groups = [[origin] for origin in origins] if refit else [origins]
+            rows = [
+                row
+                for k, group in enumerate(groups)
+                for row in validate(
+                    self._train(place / str(k), frame.config, record.known_at(group[0]).usable()),
+                    record,
+                    group,
+                    num_leads,
+                )
+            ]
             if not rows:
                 raise BadInput(
                     "no series has both a forecast and a reading behind a cutoff",
@@ -229,6 +317,18 @@ class Forecaster:
                 )
             rows.sort(key=lambda row: row.client)
             return build_frame(frame, rows, places, record.whole.interval)
+
+    def _train(self, folder: Path, config: Config, known: Panel) -> MakeModels:
+        """How the models of a cutoff are made: trained on what was known at the first, or the model
+        that comes with plfl, from what is known at each.
+        """
+        if self._shipped is not None:
+            check_interval(known.seconds)
+            return partial(make_all, shipped=self._shipped)
+        from plfl.runs.train import run
+
+        run(config, data=known, out=folder)
+        return load_all(folder, known.ids)
 
     def save(self, path: str | Path) -> None:
         """Copy everything that a forecast takes, and the run's own files, into a new folder."""
@@ -285,11 +385,22 @@ class Forecaster:
                 "leave it out of df, or fit anew with it",
             )
 
+    def _count_leads(self, panel: Panel) -> int:
+        """How many intervals are forecast."""
+        leads = count_intervals(self.config.horizon.removeprefix(UP_TO), panel.interval, "h")
+        if self._shipped is not None and leads * panel.interval > _LONGEST:
+            raise BadInput(
+                f"h = {self.h!r}: the model that comes with plfl forecasts up to "
+                f"{_LONGEST.astype(int)}h",
+                f"fit Forecaster(h={self.h!r})",
+            )
+        return leads
+
     def _cutoffs(
         self, panel: Panel, n_windows: int, step_size: str | int | None, h: str | int | None
     ) -> tuple[list[int], int]:
         """The last interval before each cutoff, and the number of leads."""
-        longest = count_intervals(self.config.horizon.removeprefix(UP_TO), panel.interval, "h")
+        longest = self._count_leads(panel)
         leads = longest if h is None else count_intervals(str(h), panel.interval, "h")
         asked = leads if step_size is None else step_size
         step = count_intervals(str(asked), panel.interval, "step_size")
@@ -309,54 +420,6 @@ class Forecaster:
                 "take fewer n_windows, or a smaller step_size or h",
             )
         return origins, leads
-
-
-def _forecast_series(model: ClientModel, series: Placed) -> Answer:
-    """The forecast after the last reading, once the covariates that it takes are known."""
-    found = model.forecast(series.load, series.covariates, series.start)
-    first = int((found.begins[0] - series.start) // model.interval)
-    for name in model.future:
-        column = series.covariates.get(name, np.zeros(0))[first : first + len(found.begins)]
-        is_known = np.zeros(len(found.begins), bool)
-        is_known[: len(column)] = np.isfinite(column)
-        if not is_known.all():
-            raise BadInput(
-                f"{name} is wanted for the {len(is_known)} intervals after the last reading of "
-                f"series {model.client!r}, and is missing for {int((~is_known).sum())}, the first "
-                f"at {found.begins[int(np.argmin(is_known))]}Z",
-                "give futr_df with a row for each",
-            )
-    return found
-
-
-def _tell(answers: Sequence[Answer]) -> None:
-    """Warn where the model could not be asked, or did not get what it wants."""
-    for answer in answers:
-        if reasons := sorted(set(answer.qualities) - {MODEL, LOST}):
-            shown = ", ".join(reasons)
-            log.warning("series %s: earlier loads are repeated (%s)", answer.meter, shown)
-    for warning in sorted({warning for answer in answers for warning in answer.warnings}):
-        log.warning("%s", warning)
-
-
-def _validate(folder: Path, record: Record, origins: Sequence[int], num_leads: int) -> list[Rows]:
-    """Forecasts from each origin beside what was read; intervals without a reading are left out."""
-    rows = []
-    whole = record.whole
-    paths = {client: model_path(folder, client) for client in whole.ids}
-    models = {client: load_model(path) for client, path in paths.items() if path.is_file()}
-    leads = range(1, num_leads + 1)
-    for origin in origins:
-        known = record.known_at(origin).usable()
-        cutoff = whole.start + origin * whole.interval
-        for client in sorted(models.keys() & set(known.ids)):
-            series = of_panel(known, known.ids.index(client))
-            said = models[client].forecast(*series, record.end_of(origin), leads)
-            read = whole.load[whole.ids.index(client), origin + 1 :][:num_leads]
-            at = np.flatnonzero(np.isfinite(read))
-            actual = read[at].astype(np.float64)
-            rows.append(Rows(client, said.zone, said.begins[at], said.energy[at], cutoff, actual))
-    return rows
 
 
 def _check_level(level: Sequence[float]) -> tuple[float, ...]:

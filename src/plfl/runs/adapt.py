@@ -1,5 +1,5 @@
-"""A personal model for meters that never took part: the shared part of a run, tuned on some days of
-their readings.
+"""A personal model for meters that never took part: the shared part of a run, or the model that
+comes with plfl, tuned on some days of their readings.
 
 Of the run its config and what its server keeps are read, and never a client's file. Each meter
 tunes a copy of the shared model on the first 80 percent of its readings; the last 20 decide when it
@@ -34,10 +34,13 @@ from plfl.federate.plan import complete, make_plan
 from plfl.federate.processes.devices import prepare
 from plfl.federate.round import FederationState
 from plfl.forecast import families
+from plfl.forecast.as_it_is import check_interval
 from plfl.forecast.calibrate import Calibration, fit_all, publish
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.model_file import write_models
 from plfl.forecast.models import Params, check_model, make_model
+from plfl.forecast.pretrained import NAME as PRETRAINED
+from plfl.forecast.pretrained import load_pretrained
 from plfl.forecast.windows import Task, make_task, split_bounds
 from plfl.recipes import make_recipe
 from plfl.report.page import ADAPTATION, write_report
@@ -87,9 +90,9 @@ class Meter:
 class Adaptation:
     """What `adapt` found; `to_dict` is the content of adapt.json."""
 
-    run: str  # the name of the run's folder
+    run: str  # the name of the run's folder, or the version of the model that comes with plfl
     data: list[str]  # where the meters are from
-    rounds: int  # after which its shared part was saved
+    rounds: int  # after which its shared part was saved; 0 of the model that comes with plfl
     interval_minutes: float
     meters: list[Meter]
     # For each number of days: how each method did on the test part; None if it was not asked for.
@@ -128,7 +131,8 @@ def adapt(
     """Make a personal model of each meter from the shared part of a run.
 
     Arguments:
-      folder: the run's; config.toml and state/server.safetensors are enough.
+      folder: the run's; config.toml and state/server.safetensors are enough. The text "pretrained"
+      is the model that comes with plfl, for any interval of 5 to 60 minutes and any covariates.
       data: sources such as "meters.csv", or a panel or frame.
       out: a new folder for the models; without one, nothing is written.
       settings: how a table is read; also tune_rounds, tune_lr, device and cores.
@@ -142,14 +146,19 @@ def adapt(
         f"{place} exists and is not empty",
         "choose another ‹--out›",
     )
-    run = _read_run(Path(folder))
+    is_shipped = folder == PRETRAINED
+    run = _read_shipped() if is_shipped else _read_run(Path(folder))
     config = _configure(run, data, settings or {})
     devices = prepare(config.device, config.cores, deterministic=config.deterministic)
     is_frame = config.data == (GIVEN,)
     loaded = load_frame(data, config) if is_frame else load_sources(config.data, config)
     panel = loaded.usable()
     _check_inputs(run, panel)
+    if is_shipped:
+        check_interval(panel.seconds)
     task = make_whole_task(panel, config, loaded.findings)
+    if is_shipped:
+        run = replace(run, params=dict[str, Any](load_pretrained().fit_to(task.view)))
     _check_fit(run, config, task)
     lengths = _curve_lengths(panel) if curve else []
     adapter = _Adapter(run, config, devices, observer or (lambda *where: None))
@@ -159,7 +168,7 @@ def adapt(
         meters = adapter.adapt(task, place)
         points = [adapter.measure(panel, days) for days in lengths]
         result = Adaptation(
-            run=run.folder.resolve().name,
+            run=load_pretrained().version if is_shipped else run.folder.resolve().name,
             data=list(config.data),
             rounds=run.rounds,
             interval_minutes=panel.minutes,
@@ -180,6 +189,13 @@ def adapt(
 def make_whole_task(panel: Panel, config: Config, findings: Sequence[Finding]) -> Task:
     """All readings of the meters: 80 percent to tune, 20 to judge, none to test."""
     return make_task(panel, _admitting(config, split=_SPLIT), findings, has_test=False)
+
+
+def _read_shipped() -> _Run:
+    """The model that comes with plfl, as if it were a run."""
+    shipped = load_pretrained()
+    params = dict[str, Any](shipped.params)
+    return _Run(Path(PRETRAINED), shipped.config, params, 0, frozenset(), {})
 
 
 def _read_run(folder: Path) -> _Run:

@@ -31,6 +31,7 @@ def make_page(_: Path, result: dict[str, Any]) -> str:
         result=result,
         sources=result.get("data", ()),
         verdict=say_verdict(result),
+        origin=say_origin(result),
         methods=METHODS,
         points=points,
         chart=_draw_curve(points),
@@ -52,6 +53,13 @@ def say_verdict(result: dict[str, Any]) -> str:
     left_out = f"; {num_out:,} cannot be adapted" if num_out else ""
     others = ", the others the shared one" if num_personal < len(adapted) else ""
     return f"{num_personal:,} of {len(adapted):,} meters keep a tuned model{others}{left_out}"
+
+
+def say_origin(result: dict[str, Any]) -> str:
+    """Whose shared model it was."""
+    if not result["rounds"]:
+        return f"the model that comes with plfl ({result['run']})"
+    return f"run {result['run']} after {result['rounds']:,} rounds"
 
 
 def say_kept(choice: dict[str, Any] | None) -> str:
