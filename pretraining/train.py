@@ -9,8 +9,7 @@ it does on meters that it never saw.
 Every source is read at each interval that it can be added up to. A round is one of plfl's own at
 each interval in turn: a cohort of meters starts from the shared params, trains at home, and the
 server takes the (clipped) mean. The last tenth of every record is never looked at, so that what
-ships can be tested there, and the bundled states not at all; of what was left out, the last tenth
-is what is scored, by what is
+ships can be tested there; of what was left out, the last tenth is what is scored, by what is
 published from so many days before it: the model as it is, with the meter's own scale and
 calibration, beside LightGBM trained on each meter's whole record before it.
 """
@@ -85,18 +84,15 @@ SOURCES = {
     "chicago": Source((_file("bdg1_chicago", "America/Chicago"),), 3600, "MIT", GENOME),
     "hog": Source((_file("bdg1_hog_campus_2014", "America/Chicago"),), 3600, "MIT", GENOME),
     "homes": Source((_file("lcl_london_homes", "Europe/London"),), 1800, "CC BY 4.0", LONDON),
-    "simulated": Source(
-        (f"{HERE / 'data' / 'simulated.parquet'}?statics={HERE / 'data' / 'simulated.csv'}",),
+    "states": Source(
+        ("bundled:CA", "bundled:IL", "bundled:NY"),
         QUARTER,
         "Apache 2.0",
-        "24 buildings of other states simulated with EnergyPlus for plfl",
+        "36 buildings simulated with EnergyPlus for plfl",
     ),
     "made-up homes": Source((), QUARTER, "Apache 2.0", "pretraining/homes.py"),
     "made-up buildings": Source((), QUARTER, "Apache 2.0", "plfl.data.generated"),
 }
-# Never learned from, so that what is shown with them is always the work of a model that has not
-# seen them.
-STATES = ("bundled:CA", "bundled:IL", "bundled:NY")
 LEFT_OUT = ("phoenix", "newyork", "schools", "hog", "homes", "states")
 
 
@@ -106,8 +102,7 @@ def load(name: str) -> Panel:
         return make_up_homes()
     if name == "made-up buildings":
         return as_meters(name, generate(NUM_BUILDINGS, seed=11))
-    sources = STATES if name == "states" else SOURCES[name].sources
-    config = make_recipe("forecast", {"data": sources})
+    config = make_recipe("forecast", {"data": SOURCES[name].sources})
     return as_meters(name, load_sources(config.data, config).usable())
 
 
@@ -182,9 +177,9 @@ def gather(panels: Mapping[str, Panel], without: str | None = None) -> dict[int,
 
 
 def train(
-    gathered: Mapping[int, Panel], rounds: int = ROUNDS, seed: int = 0
+    gathered: Mapping[int, Panel], rounds: int = ROUNDS, last: int | None = None
 ) -> dict[str, np.ndarray]:
-    """The shared params after all rounds."""
+    """The shared params after all rounds, or after the last one that is wanted."""
     devices = prepare("auto", None, deterministic=True)
     engines = {}
     states = {}
@@ -196,14 +191,13 @@ def train(
             "max_passes": None,
             "tune_rounds": 0,
             "split": SPLIT,
-            "seed": seed,
         }
         config = complete(make_recipe("forecast", settings))
         engines[seconds] = make_engine(make_plan(config, make_task(panel, config)), devices)
         states[seconds] = engines[seconds].init()
         say(f"{panel.num_clients} meters at {seconds // 60} minutes")
     shared = states[next(iter(states))].server.common["x"]
-    for index in range(1, rounds + 1):
+    for index in range(1, (last or rounds) + 1):
         losses = []
         for seconds, engine in engines.items():
             server = states[seconds].server
@@ -297,6 +291,7 @@ def make_card(panels: Mapping[str, Panel]) -> dict[str, Any]:
     return {
         "name": "plfl shared model 1",
         "made_with": f"plfl {__version__}, pretraining/train.py",
+        "made_on": f"{jax.devices()[0].device_kind}, JAX {jax.__version__}",
         "settings": {},  # those of recipe forecast
         "rounds": ROUNDS,
         "sources": sources,
@@ -343,7 +338,7 @@ def run_left_out(names: Iterable[str], panels: Mapping[str, Panel]) -> None:
     for name in names:
         found = json.loads(SCORES.read_text()) if SCORES.exists() else {}
         params = train(gather(panels, without=name))
-        found[name] = score_left_out(name, panels.get(name) or load(name), params)
+        found[name] = score_left_out(name, panels[name], params)
         SCORES.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 

@@ -21,15 +21,8 @@ from idf import SATURDAY, SUNDAY, WEEKDAY
 from weather import STATIONS, Station
 
 STATES = ("CA", "IL", "NY")
-# Simulated for the model that ships, and never for the benchmark: zones by state.
-OTHERS = {
-    "FL": "America/New_York",
-    "CO": "America/Denver",
-    "OK": "America/Chicago",
-    "NV": "America/Los_Angeles",
-}
 NUM_BUILDINGS = 12
-FIRST_ID = {state: 900101 + 100 * k for k, state in enumerate((*STATES, *OTHERS))}
+FIRST_ID = {"CA": 900101, "IL": 900201, "NY": 900301}
 
 
 @dataclass(frozen=True)
@@ -175,18 +168,16 @@ class Building:
 
 def generator(seed: int, state: str, index: int, purpose: int) -> np.random.Generator:
     """The random numbers of one building for one purpose (0: the building, 1: its year)."""
-    return np.random.default_rng([seed, (*STATES, *OTHERS).index(state), index, purpose])
+    return np.random.default_rng([seed, STATES.index(state), index, purpose])
 
 
 def sample_building(seed: int, state: str, index: int) -> Building:
     """Building `index` (0 to 11) of a state."""
     rng = generator(seed, state, index, 0)
-    # sizes and fuels of other states are those of the bundled ones in turn
-    like = state if state in STATES else STATES[list(OTHERS).index(state) % len(STATES)]
-    types, smallest, largest = SIZE_CLASSES[like][index]
+    types, smallest, largest = SIZE_CLASSES[state][index]
     building_type = types[rng.integers(len(types))]
     vintage = str(rng.choice(VINTAGES, p=VINTAGE_SHARES))
-    is_electric = rng.random() < ELECTRIC_HEATING[like]
+    is_electric = rng.random() < ELECTRIC_HEATING[state]
     is_new = vintage == VINTAGES[-1] and building_type in NEW_MODELS
     model = NEW_MODELS[building_type] if is_new else MODELS[building_type]
     is_electric |= is_new and building_type == "SmallOffice"  # heat pumps

@@ -53,26 +53,6 @@ STATIONS: dict[str, tuple[Station, ...]] = {
         ),
     ),
     "NY": (Station("USA_NJ_Newark.Intl.AP.725020_TMY3.epw", "New York County", "G3600610", 0),),
-    "FL": (
-        Station("USA_FL_Tampa.Intl.AP.722110_TMY3.epw", "Hillsborough County", "G1200570", 0),
-        Station("USA_FL_Miami.Intl.AP.722020_TMY3.epw", "Miami-Dade County", "G1200860", 0),
-    ),
-    "CO": (
-        Station(
-            "USA_CO_Denver-Aurora-Buckley.AFB.724695_TMY3.epw", "Arapahoe County", "G0800050", 2
-        ),
-    ),
-    "OK": (
-        Station(
-            "USA_OK_Oklahoma.City-Will.Rogers.World.AP.723530_TMY3.epw",
-            "Oklahoma County",
-            "G4001090",
-            1,
-        ),
-    ),
-    "NV": (
-        Station("USA_NV_Las.Vegas-McCarran.Intl.AP.723860_TMY3.epw", "Clark County", "G3200030", 3),
-    ),
 }
 
 
