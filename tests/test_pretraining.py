@@ -3,6 +3,7 @@ repeats.
 """
 
 import importlib.util
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from plfl.data.generated import generate
+from plfl.forecast.pretrained import load_pretrained
+from plfl.storage import digest
 
 FOLDER = Path(__file__).parents[1] / "pretraining"
 
@@ -82,3 +85,20 @@ def test_training_repeats_and_never_looks_at_the_last_tenth(training, small):
         np.testing.assert_array_equal(values, again[name])
         np.testing.assert_array_equal(values, altered[name])
     assert any((values != 0).any() for name, values in first.items() if "head" in name)
+
+
+def test_the_document_has_the_scores_that_were_kept(training):
+    table = "\n".join(training.make_table())
+    assert table in (FOLDER.parent / "docs" / "lab" / "shipped_model.md").read_text()
+
+
+def test_the_shipped_file_is_what_its_card_and_the_document_say(training):
+    shipped = load_pretrained()
+    assert training.PATH.stat().st_size <= 500_000
+    assert shipped.version == f"pretrained-{digest(shipped.params)[:12]}"
+    assert shipped.version in (FOLDER.parent / "CHANGELOG.md").read_text()
+    assert shipped.card["left_out"] == json.loads(training.SCORES.read_text())
+    named = {source["name"]: source for source in shipped.card["sources"]}
+    assert set(named) == set(training.SOURCES)
+    assert all(source["licence"] and source["attribution"] for source in named.values())
+    assert shipped.card["limits"]
