@@ -124,7 +124,7 @@ BAD_INPUT = {
         ["--init", "nowhere"],
         "nowhere holds no checkpoint; is it the folder of a run?",
     ),
-    "resume and out": (["--resume", "RUN", "--out", "x"], "leave out --out and --init"),
+    "resume and out": (["--resume", "RUN", "--out", "x"], "leave out --out"),
     "resume other config": (
         ["--resume", "RUN", "--set", "batch=4"],
         "was run with batch = 16, not 4; a resumed run keeps",

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -38,6 +38,7 @@ FORMAT = 1
 _SETS = ("state", "state.1", "state.2")
 _NEW = "state.new"
 _SERVER = "server.safetensors"
+_BEST = "state/best/"
 log = logging.getLogger("plfl")
 
 
@@ -53,6 +54,15 @@ class Stamp:
     platform: str
 
 
+class Best(NamedTuple):
+    """The state so far that errs least on the validation part: what forecasts need of it."""
+
+    round_index: int
+    score: float | None  # None if undefined: then the latest counts
+    server: Any
+    personal: dict[str, np.ndarray]  # (clients, ...)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A set of files that was verified; arrays are read on demand."""
@@ -64,6 +74,8 @@ class Checkpoint:
     seconds: float
     stamp: Stamp
     clients: list[str]
+    # Round and score of the best state, where there is one.
+    best: tuple[int, float | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,7 @@ class Snapshot:
     history: list[dict[str, Any]]
     seconds: float
     stamp: Stamp
+    best: Best | None = None
 
 
 def save(folder: Path, snapshot: Snapshot) -> None:
@@ -98,6 +111,11 @@ def _write_set(new: Path, snapshot: Snapshot) -> None:
     about["round"] = snapshot.round_index
     facts = {key: str(value) for key, value in about.items()}
     client_arrays = _to_files(to_named(snapshot.state.clients), "personal/")
+    server_arrays = _to_files(to_named(snapshot.state.server), "common/x/")
+    best = snapshot.best
+    if best is not None:
+        client_arrays |= {f"{_BEST}{name}": rows for name, rows in best.personal.items()}
+        server_arrays |= {f"{_BEST}{name}": a for name, a in to_named(best.server).items()}
 
     def save_client(row: int) -> tuple[str, str]:
         client = snapshot.ids[row]
@@ -106,7 +124,6 @@ def _write_set(new: Path, snapshot: Snapshot) -> None:
         arrays |= snapshot.scalers[row].as_arrays()
         return name, write_arrays(new / name, arrays, facts | {"client": client})
 
-    server_arrays = _to_files(to_named(snapshot.state.server), "common/x/")
     files = {_SERVER: write_arrays(new / _SERVER, server_arrays, facts)}
     with ThreadPoolExecutor(8) as pool:  # waiting for the disk, mostly
         saved = pool.map(save_client, range(len(snapshot.ids)))
@@ -121,6 +138,8 @@ def _write_set(new: Path, snapshot: Snapshot) -> None:
         "seconds": snapshot.seconds,
         "history": snapshot.history,
     }
+    if best is not None:
+        manifest["best"] = [best.round_index, best.score]
     write_json(new / "manifest.json", manifest | {"sha256": _manifest_digest(manifest)})
 
 
@@ -178,6 +197,20 @@ def load(
             f"{checkpoint.folder} does not fit this model and method: {error.args[0]}"
         ) from None
     return FederationState(server, clients)
+
+
+def load_best(checkpoint: Checkpoint, template: FederationState) -> Best | None:
+    """The best state of a checkpoint, if it has one; the template as for `load`."""
+    if checkpoint.best is None:
+        return None
+    server = _best_in(read_arrays(checkpoint.folder / _SERVER)[0])
+    rows = [_best_in(read_arrays(client_path(checkpoint, each))[0]) for each in checkpoint.clients]
+    personal = {name: np.stack([row[name] for row in rows]) for name in template.clients.personal}
+    return Best(*checkpoint.best, from_named(template.server, server), personal)
+
+
+def _best_in(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {n.removeprefix(_BEST): array for n, array in arrays.items() if n.startswith(_BEST)}
 
 
 def load_params(checkpoint: Checkpoint, client: str | None = None) -> Params:
@@ -252,6 +285,7 @@ def _read_manifest(folder: Path) -> tuple[Checkpoint, dict[str, str]]:
         seconds=manifest["seconds"],
         stamp=Stamp(*(manifest[key] for key in ("run", "plfl", "data", "platform"))),
         clients=manifest["clients"],
+        best=manifest.get("best"),
     )
     return checkpoint, manifest["files"]
 

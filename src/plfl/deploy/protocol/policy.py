@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from plfl.config import Config
+from plfl.config import NOTHING, PRETRAINED, Config
 from plfl.deploy.files.settings import FREE, Policy
 from plfl.deploy.protocol.agreement import AT_HOME
 from plfl.deploy.protocol.messages import REQUESTS, TRAIN, Message, is_of_type
 from plfl.federate.guard import Guard
 from plfl.federate.plan import complete
+from plfl.forecast.pretrained import load_pretrained
 from plfl.recipes import make_recipe
 
 # Settings in which a server may ask for less than the recipe's.
@@ -72,7 +73,9 @@ def fault_of_config(policy: Policy, config: Config) -> str | None:
         return (
             f"rounds = {config.rounds} is above this client's limit of {policy.max_rounds} rounds"
         )
-    own = complete(make_recipe(config.recipe, policy.settings))
+    if config.init not in (NOTHING, PRETRAINED):
+        return "init has to be pretrained or none here; a folder is a server's own business"
+    own = complete(make_recipe(config.recipe, {"init": config.init, **policy.settings}))
     if name := next(_differing(config, own), None):
         value = _show(getattr(config, name))
         takes = "takes at most" if name in _AT_MOST else "has"
@@ -87,7 +90,8 @@ def fault_of_config(policy: Policy, config: Config) -> str | None:
 def agreed_settings(config: Config) -> dict[str, Any]:
     """What a policy's `settings` must hold for a client to take part in a run with this config."""
     values = complete(config).model_dump(mode="json")
-    names = _differing(complete(config), complete(make_recipe(config.recipe, {})))
+    own = make_recipe(config.recipe, {"init": config.init})  # which a server may choose
+    names = _differing(complete(config), complete(own))
     return {name: values[name] for name in names if values[name] is not None}
 
 
@@ -107,6 +111,18 @@ def _show(value: object) -> str:
         return f"[{', '.join(_show(each) for each in value)}]"[:80]
     return (
         f"{value!r}"[:80].replace("'", '"') if isinstance(value, str) else str(value)[:80].lower()
+    )
+
+
+def fault_of_start(agreed: str) -> str | None:
+    """What is wrong with the model that a run begins with, where that is the one that ships: it is
+    never sent, so both sides must have the same.
+    """
+    if not agreed or agreed == (own := load_pretrained().version):
+        return None
+    return (
+        f"the run begins with {agreed[:80]}, and the model that comes with plfl here is {own}; "
+        "install the same version"
     )
 
 
