@@ -20,15 +20,26 @@ _FORECAST = {
     "loss": "quantile",
     "scale": "robust",
     "personal": "none",
-    "client_lr": 3e-3,
     "reset_moments": False,
     "decay": "cosine",
     "local_steps": 80,
     "batch": 192,
-    "max_passes": 50,
 }
-_FROM_NOTHING = {"rounds": 60, "tune_rounds": 25, "eval_every": 20}
-_FROM_TRAINED = {"rounds": 12, "tune_rounds": 10, "eval_every": 2, "patience": 2}
+_FROM_NOTHING = {
+    "rounds": 60,
+    "client_lr": 3e-3,
+    "max_passes": 50,
+    "tune_rounds": 25,
+    "eval_every": 20,
+}
+_FROM_TRAINED = {
+    "rounds": 12,
+    "client_lr": 1e-3,
+    "max_passes": 6,  # what is known already is soon forgotten over few windows
+    "tune_rounds": 10,
+    "eval_every": 2,
+    "patience": 2,
+}
 
 
 def paper(**values: Any) -> Config:

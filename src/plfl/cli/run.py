@@ -13,7 +13,6 @@ from plfl.config import parse_settings
 from plfl.errors import require
 from plfl.federate.processes import group as processes
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
-from plfl.report.words import counted
 
 if TYPE_CHECKING:
     from plfl.forecast.metrics import Metric
@@ -122,7 +121,7 @@ def _show(bar: Bar, progress: "Progress") -> None:
 
 def print_summary(result: "Result") -> None:
     """Who gained and who lost, per client and on average; of many clients, the worst."""
-    from plfl.report.compare import say_ahead
+    from plfl.report.compare import say_ahead, say_course
 
     compared = [name for name in result.clients[0].baseline_mase if name != "persistence"]
     beside = compared if len(compared) <= _MAX_COMPARED else []
@@ -136,7 +135,8 @@ def print_summary(result: "Result") -> None:
         Text(f"MAE is in kWh per {result.interval_minutes:g} minutes.", "dim"),
         f"{num_hidden} clients with smaller errors are in result.json." if num_hidden > 0 else "",
         *_say_leads(result, ahead),
-        f"{counted(result.rounds, 'round')} in {result.seconds:.0f} s · {speed}",
+        say_course(result.to_dict()),
+        f"{result.seconds:.0f} s · {speed}",
         f"{result.num_shared_params:,} of {result.num_params:,} parameters shared · {traffic:,} "
         "bytes per client and round",
         f"{len(result.quarantined)} updates did not count; see result.json."
