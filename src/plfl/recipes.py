@@ -71,11 +71,16 @@ def find_unlike(config: Config, other: Config) -> str | None:
 
 
 def from_nothing(config: Config) -> Config:
-    """The config of a training without a start: in as many rounds as its recipe gives to that."""
-    if config.init == NOTHING:
-        return config
-    rounds = max(config.rounds, make_recipe(config.recipe, {"init": NOTHING}).rounds)
-    return config.model_copy(update={"init": NOTHING, "rounds": rounds, "patience": None})
+    """The config of a training without a start: with the rounds and rates that its recipe gives to
+    that, unless others were chosen.
+    """
+    begun, anew = (make_recipe(config.recipe, {"init": init}) for init in (config.init, NOTHING))
+    fair = {
+        name: getattr(anew, name)
+        for name in _FROM_TRAINED
+        if getattr(config, name) == getattr(begun, name) and not name.startswith("tune")
+    }
+    return config.model_copy(update={**fair, "init": NOTHING})
 
 
 RECIPES = {"forecast": forecast, "paper": paper}

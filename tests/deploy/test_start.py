@@ -75,7 +75,7 @@ def test_a_client_with_another_model_than_the_server_s_refuses_the_plan(tmp_path
     agreement = replace(agree_on(PANEL, CONFIG), start="pretrained-0123456789ab")
     said = node_of(tmp_path).answer(propose(agreement))
     assert said.kind == REFUSAL
-    assert "the run begins with pretrained-0123456789ab, and the model that comes with plfl" in (
+    assert "begins with 'pretrained-0123456789ab', and the model that comes with plfl here is" in (
         said.reason
     )
 
@@ -105,7 +105,7 @@ def test_a_server_may_begin_with_the_shipped_model_or_with_nothing_and_names_no_
     policy = Policy()
     assert fault_of_config(policy, complete(forecast())) is None
     assert fault_of_config(policy, complete(forecast(init=NOTHING))) is None
-    hostile = complete(forecast(init="/home/meter"))
+    hostile = complete(forecast(init="meters/of/others"))
     assert "init has to be pretrained or none here" in fault_of_config(policy, hostile)
     pinned = Policy(settings={"init": PRETRAINED})
     assert 'init = "none", but this' in fault_of_config(pinned, complete(forecast(init=NOTHING)))

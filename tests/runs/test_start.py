@@ -123,15 +123,16 @@ def test_local_training_is_compared_from_nothing_in_the_rounds_that_it_needs(mon
     engine = begin().engine
 
     def note(engine, *rest):
-        trained.append((engine.plan.config.personal, engine.plan.config.init, engine.plan.config))
+        trained.append(engine.plan.config)
         return engine.init()
 
     monkeypatch.setattr("plfl.runs.comparisons.run_rounds", note)
     config = engine.plan.config
     compare(["fl", "plfl", "local"], config, engine.plan.task, DEVICES)
-    assert [init for _, init, _ in trained] == [PRETRAINED, PRETRAINED, NOTHING]
-    assert [config.rounds for *_, config in trained] == [2, 2, 60]
-    assert from_nothing(forecast(rounds=80)).rounds == 80
+    assert [config.init for config in trained] == [PRETRAINED, PRETRAINED, NOTHING]
+    assert trained[-1].client_lr == forecast(init=NOTHING).client_lr
+    assert from_nothing(forecast(rounds=20)) == forecast(init=NOTHING, rounds=20, tune_rounds=10)
+    assert from_nothing(paper(init="runs/first")) == paper()
 
 
 def test_the_config_of_a_run_says_its_start_and_a_folder_that_is_gone_does_not_hinder_resuming(

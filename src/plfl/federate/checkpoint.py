@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +39,6 @@ FORMAT = 1
 _SETS = ("state", "state.1", "state.2")
 _NEW = "state.new"
 _SERVER = "server.safetensors"
-_BEST = "state/best/"
 log = logging.getLogger("plfl")
 
 
@@ -59,8 +59,7 @@ class Best(NamedTuple):
 
     round_index: int
     score: float | None  # None if undefined: then the latest counts
-    server: Any
-    personal: dict[str, np.ndarray]  # (clients, ...)
+    kept: tuple[dict[str, np.ndarray], Any]  # personal params (clients, ...); what the server has
 
 
 @dataclass(frozen=True)
@@ -114,8 +113,8 @@ def _write_set(new: Path, snapshot: Snapshot) -> None:
     server_arrays = _to_files(to_named(snapshot.state.server), "common/x/")
     best = snapshot.best
     if best is not None:
-        client_arrays |= {f"{_BEST}{name}": rows for name, rows in best.personal.items()}
-        server_arrays |= {f"{_BEST}{name}": a for name, a in to_named(best.server).items()}
+        for arrays, tree in zip((client_arrays, server_arrays), best.kept, strict=True):
+            arrays |= {f"state/{name}": array for name, array in to_named({"best": tree}).items()}
 
     def save_client(row: int) -> tuple[str, str]:
         client = snapshot.ids[row]
@@ -203,14 +202,13 @@ def load_best(checkpoint: Checkpoint, template: FederationState) -> Best | None:
     """The best state of a checkpoint, if it has one; the template as for `load`."""
     if checkpoint.best is None:
         return None
-    server = _best_in(read_arrays(checkpoint.folder / _SERVER)[0])
-    rows = [_best_in(read_arrays(client_path(checkpoint, each))[0]) for each in checkpoint.clients]
-    personal = {name: np.stack([row[name] for row in rows]) for name in template.clients.personal}
-    return Best(*checkpoint.best, from_named(template.server, server), personal)
-
-
-def _best_in(arrays: dict[str, Any]) -> dict[str, Any]:
-    return {n.removeprefix(_BEST): array for n, array in arrays.items() if n.startswith(_BEST)}
+    one = jax.tree.map(lambda rows: rows[0], template.clients.personal)
+    paths = [client_path(checkpoint, client) for client in checkpoint.clients]
+    server, *rows = (
+        from_named({"best": like}, _from_files(read_arrays(path)[0], ""))["best"]
+        for path, like in [(checkpoint.folder / _SERVER, template.server), *zip(paths, repeat(one))]
+    )
+    return Best(*checkpoint.best, (jax.tree.map(lambda *own: np.stack(own), *rows), server))
 
 
 def load_params(checkpoint: Checkpoint, client: str | None = None) -> Params:

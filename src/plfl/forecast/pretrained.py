@@ -77,8 +77,7 @@ def check_fit(shipped: Pretrained, config: Config, view: View, shapes: Mapping[s
         raise refuse_unfit(unlike, *(getattr(each, unlike) for each in (shipped.config, config)))
     grown = shipped.fit_to(view)
     for name, value in shapes.items():
-        there = grown[name].shape if name in grown else None
-        if there != value.shape:
+        if (there := np.shape(grown.get(name, ()))) != value.shape:
             raise refuse_unfit(name, there, value.shape)
 
 
@@ -89,12 +88,10 @@ def name_start(config: Config) -> str:
 
 def say_start(config: Config) -> str:
     """The same in words; also why the shipped model is not begun with where it could be."""
-    if config.init != NOTHING:
-        return f"starting from {name_start(config)}"
     shipped = load_pretrained().config
     name = find_unlike(config, shipped)
-    if config.recipe != shipped.recipe or name is None:
-        return "starting from nothing"
+    if config.init != NOTHING or config.recipe != shipped.recipe or name is None:
+        return f"starting from {name_start(config).replace(NOTHING, 'nothing')}"
     return (
         f"starting from nothing: the model that comes with plfl has {name} = "
         f"{getattr(shipped, name)}, not {getattr(config, name)}"

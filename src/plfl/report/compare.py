@@ -16,7 +16,7 @@ import numpy as np
 
 from plfl.config import LEVELS, NOTHING, PRETRAINED
 from plfl.forecast.leads import find_scored
-from plfl.report.words import counted, listed, sentence
+from plfl.report.words import counted, listed
 
 NUM_DRAWS = 2000
 _NAMES = {
@@ -29,9 +29,6 @@ _NAMES = {
 }
 # Those that `--baselines all` adds and that everyone asks about.
 _TRAINED = ("lightgbm", "local", "fl", "fl_finetuned")
-# Of a run that began with the model that ships, these begin with it too, and these with nothing.
-_BEGIN_ALIKE = ("fl", "plfl", "fl_finetuned")
-_BEGIN_ANEW = ("local", "central")
 _WORDS = {
     "beats": "It is better than",
     "loses to": "It is worse than",
@@ -172,24 +169,11 @@ def say_missing(rivals: Sequence[Rival]) -> str:
 def say_course(result: Mapping[str, Any]) -> str:
     """What a run began with, how many rounds it took, and why no more."""
     init = result.get("init", NOTHING)
-    start = "with nothing" if init == NOTHING else f"with {init}"
-    if init.startswith(PRETRAINED):
-        start = f"with the model that comes with plfl ({init})"
-    took = f"It began {start} and took {counted(result['rounds'], 'round')}"
+    ours = "the model that comes with plfl, " if init.startswith(PRETRAINED) else ""
+    start = f"{ours}{init.replace(NOTHING, 'nothing')}"
+    took = f"It began with {start}, and took {counted(result['rounds'], 'round')}"
     best = result.get("best_round")
     if best in (None, result["rounds"]):
         return f"{took}."
     kept = f"round {best}, whose model counts" if best else "what it began with, which counts"
     return f"{took}: on the validation part none was better than {kept}."
-
-
-def say_starts(result: Mapping[str, Any], rivals: Sequence[Rival]) -> str:
-    """Which rivals began with what the run began with, where that was not nothing."""
-    init = result.get("init", NOTHING)
-    names = [name for rival in rivals if (name := rival.name) in (*_BEGIN_ALIKE, *_BEGIN_ANEW)]
-    alike = [_NAMES[n] for n in names if n in _BEGIN_ALIKE and init.startswith(PRETRAINED)]
-    anew = [_NAMES[name] for name in names if _NAMES[name] not in alike]
-    if init == NOTHING or not anew:
-        return ""
-    same = f", {listed(alike)} with the same model" if alike else ""
-    return f"{sentence(f'{listed(anew)} began with nothing, in the rounds that takes{same}')}"

@@ -12,7 +12,7 @@ rounds that the recipe gives to a training from nothing.
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import jax
@@ -62,9 +62,8 @@ def compare(
     if "lightgbm" in names:
         import_lightgbm()  # told now, not after an hour of training
     left_out: set[str | None] = set()
-    if leaves_out_own and not config.tune_rounds:
-        own = find_own(config, task, model)
-        left_out |= {own} if own != "local" or config.init == NOTHING else set()
+    if leaves_out_own and not config.tune_rounds and config.init == NOTHING:
+        left_out.add(find_own(config, task, model))
     if not families.find(config.model).can_be_pooled:
         left_out.add("central")
     begun = config if config.init == PRETRAINED else from_nothing(config)
@@ -216,15 +215,13 @@ class _Comparison:
                 return self._plain[0]
             case "fl_finetuned":
                 return self._fine_tuned()
-        if name == "local" and config.init != NOTHING:
-            config = from_nothing(config)
-            engine = self._engine(name, init=config.init, rounds=config.rounds)
-        else:
-            is_alone = name == "local" and config.fraction == 1
-            engine = self._alone if is_alone else self._engine(name)
+            case "local" if config.init != NOTHING:
+                return replace(self, config=from_nothing(config)).forecast(name)
+        is_alone = name == "local" and config.fraction == 1
+        engine = self._alone if is_alone else self._engine(name)
         return engine.predict(run_rounds(engine), self.part)
 
-    def _engine(self, name: str, **changes: float | str) -> Engine:
+    def _engine(self, name: str, **changes: float) -> Engine:
         patterns = personal_patterns(name, self.config)
         config = self.config.model_copy(update={"personal": patterns, **changes})
         return make_engine(make_plan(config, self.task, self.model), self.devices)

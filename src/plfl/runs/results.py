@@ -124,9 +124,11 @@ def validation_mase(
     """Mean over clients of the paper's MASE on the validation part, or on its windows with these
     origins.
     """
-    windows = task.origins["validation"] if origins is None else origins
     return mean_defined(
-        [_mase(task, row, windows[row], forecasts[row]) for row in task.each_client()]
+        [
+            _mase(task, row, (origins or task.origins["validation"])[row], forecasts[row])
+            for row in task.each_client()
+        ]
     )
 
 

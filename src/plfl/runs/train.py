@@ -228,23 +228,15 @@ class _Rounds:
         if self.history[-1]["validation_mase"] is None:
             self._evaluate()
         if self.best is not None:
-            self._take_best(self.best)
+            self.state = self.federation.engine.go_back(self.state, *self.best.kept)
         if self.files.saved_round != len(self.history) or self.best is not None:
             self._save()
 
     def _is_over(self) -> bool:
         """Whether so many evaluations in a row have shown no gain that no more rounds are run."""
-        if self.best is None:
-            return False
-        later = self.history[self.best.round_index :]
+        later = self.history[self.best.round_index :] if self.best else []
         num_idle = sum(row["validation_mase"] is not None for row in later)
         return num_idle >= (self.federation.plan.config.patience or math.inf)
-
-    def _take_best(self, best: Best) -> None:
-        engine = self.federation.engine
-        state = engine.fetch(self.state)
-        clients = state.clients._replace(personal=dict[str, Any](best.personal))
-        self.state = engine.place(state._replace(server=best.server, clients=clients))
 
     def _compile(self) -> None:
         """Compile the rounds, and beside them what the second stage needs."""
@@ -310,7 +302,7 @@ class _Rounds:
         personal = jax.tree.map(
             lambda rows: copy_rows(rows, engine.scratch.empty_like(rows)), state.clients.personal
         )
-        self.best = Best(len(self.history), score, server, personal)
+        self.best = Best(len(self.history), score, (personal, server))
 
     def observe(self, tuned: int = 0) -> None:
         """Tell where the run stands."""

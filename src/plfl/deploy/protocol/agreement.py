@@ -80,6 +80,12 @@ class Agreement:
             f"the server runs plfl {agreement.version} and this client {__version__}",
             "install the same version",
         )
+        require(  # it is never sent: both sides have it
+            agreement.start in ("", own := load_pretrained().version),
+            f"the run begins with {agreement.start[:80]!r}, and the model that comes with plfl "
+            f"here is {own!r}",
+            "install the same version",
+        )
         return agreement
 
     def _check_types(self) -> None:
@@ -181,14 +187,13 @@ def own_plan(
     return replace(plan, training=plan.training._replace(guard=guard))
 
 
-def shipped_start(plan: Plan) -> dict[str, np.ndarray] | None:
-    """The shared params that a run begins with which the server and every client have already, if
-    it begins with such.
+def shipped_start(plan: Plan) -> dict[str, np.ndarray]:
+    """The shared params that a run begins with and that the server and every client have already;
+    none unless it begins with the model that ships.
     """
-    if plan.config.init != PRETRAINED:
-        return None
+    known = plan.training.partition.shared if plan.config.init == PRETRAINED else ()
     begun = plan.training.model.init(jax.random.key(0))
-    return {name: np.asarray(begun[name]) for name in plan.training.partition.shared}
+    return {name: np.asarray(begun[name]) for name in known}
 
 
 def shared_shapes(plan: Plan) -> Shapes:

@@ -82,8 +82,7 @@ class Coordinator:
         self.stamp = checkpoint.Stamp(
             self.agreement.digest, __version__, "", f"jax {jax.__version__}"
         )
-        start = shipped_start(self.plan)
-        self._known_base = None if start is None else digest(start)
+        self._known_base = digest(shipped_start(self.plan))
         self.state = self._first_state()
         self.rests = find_rests(self.history)
         self._started = self.clock()

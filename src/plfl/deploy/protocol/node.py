@@ -29,7 +29,6 @@ from plfl.deploy.protocol.policy import (
     fault_of_layers,
     fault_of_params,
     fault_of_request,
-    fault_of_start,
     fault_of_training,
     guard_of,
 )
@@ -110,7 +109,6 @@ class Node:
         except ValueError as error:
             raise Refused(f"the server's settings are not valid here: {error}") from None
         _refuse_if(fault_of_config(self.policy, proposed.config))
-        _refuse_if(fault_of_start(agreement.start))
         is_new = True
         with suppress(Refused):
             is_new = self.agreed.agreement.digest != agreement.digest
@@ -176,7 +174,7 @@ class Node:
             )
         shapes = shared_shapes(self.agreed.plan())
         # None came where the run begins with what this client has.
-        arrays = request.arrays or shipped_start(self.agreed.plan()) or {}
+        arrays = request.arrays or shipped_start(self.agreed.plan())
         if odd := sorted(set(arrays) ^ set(shapes)):
             raise Refused(
                 f"the server sent parameter {odd[0]!r}, or left it out, against what was agreed"

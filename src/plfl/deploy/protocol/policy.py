@@ -23,7 +23,6 @@ from plfl.deploy.protocol.agreement import AT_HOME
 from plfl.deploy.protocol.messages import REQUESTS, TRAIN, Message, is_of_type
 from plfl.federate.guard import Guard
 from plfl.federate.plan import complete
-from plfl.forecast.pretrained import load_pretrained
 from plfl.recipes import make_recipe
 
 # Settings in which a server may ask for less than the recipe's.
@@ -111,18 +110,6 @@ def _show(value: object) -> str:
         return f"[{', '.join(_show(each) for each in value)}]"[:80]
     return (
         f"{value!r}"[:80].replace("'", '"') if isinstance(value, str) else str(value)[:80].lower()
-    )
-
-
-def fault_of_start(agreed: str) -> str | None:
-    """What is wrong with the model that a run begins with, where that is the one that ships: it is
-    never sent, so both sides must have the same.
-    """
-    if not agreed or agreed == (own := load_pretrained().version):
-        return None
-    return (
-        f"the run begins with {agreed[:80]}, and the model that comes with plfl here is {own}; "
-        "install the same version"
     )
 
 

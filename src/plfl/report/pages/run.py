@@ -40,7 +40,6 @@ from plfl.report.compare import (
     say_course,
     say_missing,
     say_rivals,
-    say_starts,
 )
 from plfl.report.pages.clients import (
     MAX_CHARTED_CLIENTS,
@@ -87,7 +86,7 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         rivals=rivals,
         words=say_rivals(rivals),
         missing=say_missing(rivals),
-        course=f"{say_course(result)} {say_starts(result, rivals)}".strip(),
+        course=say_course(result),
         name_rival=name_rival,
         remarks=_remarks(result, clients),
         history=history,

@@ -64,9 +64,8 @@ class Run:
         """Whether it runs by itself: a stack knows rounds only, as many for all and from nothing,
         and one view of the data.
         """
-        config = self.config
-        is_plain = config.init == NOTHING and config.patience is None and not config.tune_rounds
-        return not (is_plain and families.find(config.model).can_be_stacked)
+        own = (self.config.init != NOTHING, self.config.patience, self.config.tune_rounds)
+        return any(own) or not families.find(self.config.model).can_be_stacked
 
     def stack_key(self) -> str:
         """Equal for runs whose settings allow one stack."""
