@@ -33,10 +33,11 @@ _FROM_NOTHING = {
     "eval_every": 20,
 }
 _FROM_TRAINED = {
-    "rounds": 12,
+    "rounds": 8,
     "client_lr": 1e-3,
     "max_passes": 6,  # what is known already is soon forgotten over few windows
-    "tune_rounds": 10,
+    "tune_rounds": 15,
+    "tune_lr": 3e-3,
     "eval_every": 2,
     "patience": 2,
 }
