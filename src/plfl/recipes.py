@@ -33,7 +33,7 @@ _FROM_NOTHING = {
     "eval_every": 20,
 }
 _FROM_TRAINED = {
-    "rounds": 8,
+    "rounds": 12,
     "client_lr": 1e-3,
     "max_passes": 6,  # what is known already is soon forgotten over few windows
     "tune_rounds": 15,
