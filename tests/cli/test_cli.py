@@ -153,6 +153,14 @@ BAD_INPUT = {
         ["--set", "seed=1", "--seed", "2"],
         "--seed 2 and --set seed=1 contradict each other",
     ),
+    "two starts": (
+        ["--set", "init=pretrained", "--init", "none"],
+        "--init none and --set init=pretrained contradict each other",
+    ),
+    "start that does not fit": (
+        ["--init", "pretrained"],
+        "'model' is analog there and lstm_mlp here; start from nothing: --set init=none",
+    ),
     "endless number": (
         ["--set", "lookback=" + "9" * 400],
         "lookback is too long or too precise; write a duration such as 3h",
