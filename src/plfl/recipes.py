@@ -20,27 +20,16 @@ _FORECAST = {
     "loss": "quantile",
     "scale": "robust",
     "personal": "none",
+    "client_lr": 3e-3,
     "reset_moments": False,
     "decay": "cosine",
     "local_steps": 80,
     "batch": 192,
-}
-_FROM_NOTHING = {
-    "rounds": 60,
-    "client_lr": 3e-3,
-    "max_passes": 50,
     "tune_rounds": 25,
-    "eval_every": 20,
 }
-_FROM_TRAINED = {
-    "rounds": 12,
-    "client_lr": 1e-3,
-    "max_passes": 6,  # what is known already is soon forgotten over few windows
-    "tune_rounds": 15,
-    "tune_lr": 3e-3,
-    "eval_every": 2,
-    "patience": 2,
-}
+_FROM_NOTHING = {"rounds": 60, "max_passes": 50, "eval_every": 20}
+# What is known already is soon forgotten over few windows.
+_FROM_TRAINED = {"rounds": 12, "max_passes": 6, "eval_every": 2, "patience": 3}
 
 
 def paper(**values: Any) -> Config:
@@ -72,14 +61,14 @@ def find_unlike(config: Config, other: Config) -> str | None:
 
 
 def from_nothing(config: Config) -> Config:
-    """The config of a training without a start: with the rounds and rates that its recipe gives to
-    that, unless others were chosen.
+    """The config of a training without a start: with the rounds that its recipe gives to that,
+    unless others were chosen.
     """
     begun, anew = (make_recipe(config.recipe, {"init": init}) for init in (config.init, NOTHING))
     fair = {
         name: getattr(anew, name)
         for name in _FROM_TRAINED
-        if getattr(config, name) == getattr(begun, name) and not name.startswith("tune")
+        if getattr(config, name) == getattr(begun, name)
     }
     return config.model_copy(update={**fair, "init": NOTHING})
 

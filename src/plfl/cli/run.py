@@ -47,7 +47,10 @@ def run(
     ] = None,
     init: Annotated[
         str | None,
-        typer.Option(help="What to start from: pretrained, none, or the folder of an earlier run."),
+        typer.Option(
+            metavar="NAME|DIR",
+            help="What to start from: pretrained, none, or the folder of an earlier run.",
+        ),
     ] = None,
     baselines: Annotated[
         str,
