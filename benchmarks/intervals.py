@@ -52,7 +52,7 @@ def main() -> None:
     print(f"{'':24s}{'plfl':>8s}{'LightGBM':>10s}{'in 80 %':>9s}{'in 90 %':>9s}{'losing':>8s}")
     for state, interval, has_weather in CASES:
         panel = read(state, interval, has_weather=has_weather)
-        result = plfl.run(forecast(), data=panel, baselines="none")
+        result = plfl.run(forecast(init="none"), data=panel, baselines="none")
         inside = "".join(f"{100 * result.coverage[level]:9.1f}" for level in result.coverage)
         name = f"{state} {interval}{'' if has_weather else ' no weather'}"
         ours, theirs = result.mase_mean, score_trees(panel)

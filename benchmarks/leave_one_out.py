@@ -26,7 +26,11 @@ CANDIDATES = {
 def measure(values: dict, state: str) -> tuple[float, float]:
     """Validation error, and test MASE an hour ahead."""
     config = forecast(
-        data=f"bundled:{state}", horizon="up to 1h", batch=128, **{"eval_every": 1000, **values}
+        data=f"bundled:{state}",
+        horizon="up to 1h",
+        batch=128,
+        init="none",
+        **{"eval_every": 1000, **values},
     )
     result = plfl.run(config, baselines="none")
     kept = [client.personal["short"] for client in result.clients]

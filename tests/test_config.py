@@ -293,7 +293,7 @@ def test_the_forecast_recipe_is_the_default_and_differs_from_the_papers_by_what_
         paper.split,
         paper.data,
         paper.server,
-        20,
+        2,
     )
 
 

@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     args = parser.parse_args()
     values = parse_settings(args.set)
-    config = make_recipe(args.recipe, {"data": args.data, **values})
+    config = make_recipe(args.recipe, {"data": args.data, "init": "none", **values})
     scores = {}
     for title, make in (("without", _make_plan), ("with", _guarded)):
         with tempfile.TemporaryDirectory() as folder, patch.object(federation, "make_plan", make):

@@ -195,7 +195,9 @@ class Arena:
             "local_steps": setting.steps,
             "weights": setting.weights,
         }
-        self.config = complete(make_recipe(recipe, values | SHORT[recipe] | {"seed": setting.seed}))
+        self.config = complete(
+            make_recipe(recipe, {"init": "none"} | values | SHORT[recipe] | {"seed": setting.seed})
+        )
         panel = load_source("bundled:CA").usable().take(range(setting.clients)).sorted()
         task = make_task(panel, self.config)
         self.ids, self.hostile = (

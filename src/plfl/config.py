@@ -38,6 +38,9 @@ LEVELS = {
 PERSONAL_ALIASES = {alias: level.patterns for alias, level in LEVELS.items()}
 # Stands in a stored config for data or a model that was handed to `plfl.run` as an object.
 GIVEN = "given in Python"
+# Where training begins, if not at an earlier run: with random params, or with the model that ships.
+NOTHING = "none"
+PRETRAINED = "pretrained"
 # Judgements of the data doctor that can be wrong, so that `ignore` overrules them.
 IGNORABLE = ("PLF205", "PLF207", "PLF209")
 UP_TO = "up to "  # before a horizon: one model for all leads up to it
@@ -156,7 +159,7 @@ def _parse_list(value: object) -> object:
 
 def _parse_text(value: object) -> object:
     """A name that looks like a number is still a name."""
-    return str(value) if isinstance(value, int | float) else value
+    return str(value) if isinstance(value, int | float | Path) else value
 
 
 def _check_duration(value: object) -> str:
@@ -206,6 +209,8 @@ class Config(Settings):
     """Data sources: bundled:CA, generated:12, comstock:DIR?state=CA, or a path or a pattern."""
     seed: int = Field(0, ge=0, lt=2**32)
     """The one seed of training; every random number in it derives from this one."""
+    init: Text = NOTHING
+    """What training begins with: none, pretrained (the model that ships), or a run's folder."""
 
     model: str = "lstm_mlp"
     """The forecaster, by its name in plfl.forecast.families."""
@@ -232,9 +237,7 @@ class Config(Settings):
     future: Strings = ()
     """Covariates that are known ahead of time, as weather forecasts are (model analog)."""
     loss: Literal["squared", "absolute", "quantile"] = "squared"
-    """What training makes small: the squared or absolute error, or that of all quantiles (model
-    analog).
-    """
+    """What training makes small: an error squared or absolute, or all quantiles' (model analog)."""
     quantiles: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = _QUANTILES
     """Quantiles that are forecast with loss = quantile; rising, with 0.5 among them."""
     scale: Literal["standard", "robust"] = "standard"
@@ -334,9 +337,7 @@ class Config(Settings):
     local_steps: int = Field(125, ge=1)
     """Minibatch steps of each client in a round."""
     max_passes: Positive | None = None
-    """How often, at most, a client sees its training windows; short histories take fewer steps and
-    smaller batches.
-    """
+    """How often a client sees a window at most; short histories take fewer steps and windows."""
     decay: Literal["none", "cosine"] = "none"
     """How the client's learning rate falls over the rounds."""
     tune_rounds: int = Field(0, ge=0)
@@ -363,6 +364,8 @@ class Config(Settings):
     """Share of the weight that is dropped at each end of every number (trimmed_mean)."""
     eval_every: int = Field(5, ge=1)
     """Rounds between two evaluations on the validation part."""
+    patience: int | None = Field(None, ge=1)
+    """Evaluations without a gain after which training ends; all rounds when left out."""
 
     max_weight: Positive = 1e6
     """The largest number of windows that the gate believes a client."""
@@ -374,9 +377,7 @@ class Config(Settings):
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to train; auto takes a GPU if there is one."""
     chunk: int | None = Field(None, ge=1)
-    """Clients on the device at once; when left out all, or as many as fit. Results do not depend on
-    it.
-    """
+    """Clients on the device at once, which changes no result; when left out, as many as fit."""
     cores: int | None = Field(None, ge=1)
     """CPU cores to use; all that this process may use when left out."""
     precision: Literal["float32", "tf32"] = "float32"

@@ -124,7 +124,7 @@ BAD_INPUT = {
         ["--init", "nowhere"],
         "nowhere holds no checkpoint; is it the folder of a run?",
     ),
-    "resume and out": (["--resume", "RUN", "--out", "x"], "leave out --out and --init"),
+    "resume and out": (["--resume", "RUN", "--out", "x"], "leave out --out"),
     "resume other config": (
         ["--resume", "RUN", "--set", "batch=4"],
         "was run with batch = 16, not 4; a resumed run keeps",
@@ -152,6 +152,14 @@ BAD_INPUT = {
     "two seeds": (
         ["--set", "seed=1", "--seed", "2"],
         "--seed 2 and --set seed=1 contradict each other",
+    ),
+    "two starts": (
+        ["--set", "init=pretrained", "--init", "none"],
+        "--init none and --set init=pretrained contradict each other",
+    ),
+    "start that does not fit": (
+        ["--init", "pretrained"],
+        "'model' is analog there and lstm_mlp here; start from nothing: --set init=none",
     ),
     "endless number": (
         ["--set", "lookback=" + "9" * 400],

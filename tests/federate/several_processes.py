@@ -30,8 +30,11 @@ CASES = {
     "mean": {"aggregate": "mean", "weights": "windows"},
     "trimmed": {"aggregate": "trimmed_mean", "weights": "windows", "fraction": 0.6},
     "median": {"aggregate": "median", "server": "fed_avg_adaptive"},
+    "stopped": {"patience": 1, "eval_every": 1, "client_lr": 1.0},
 }
-"""The paper's three, most servers, cohorts, updates that the gate refuses, and every aggregate."""
+"""The paper's three, most servers, cohorts, updates that the gate refuses, every aggregate, and a
+run whose best state is the first.
+"""
 
 
 def run_all(folder: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plfl.report.compare import bootstrap, compare, find_lowest
+from plfl.report.compare import bootstrap, compare, find_lowest, say_course
 
 RNG = np.random.default_rng(5)
 
@@ -77,3 +77,27 @@ def test_nothing_to_compare_is_undefined(shape):
 
 def test_the_lowest_mean_is_first_and_undefined_scores_are_left_out():
     assert find_lowest([[0.9, 0.9], [0.8, None], [0.7, 0.9], [0.7, 0.9], []]) == [2, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        ({"rounds": 40}, "It began with nothing, and took 40 rounds."),
+        (
+            {"rounds": 12, "init": "pretrained-0123", "best_round": 12},
+            "It began with the model that comes with plfl, pretrained-0123, and took 12 rounds.",
+        ),
+        (
+            {"rounds": 8, "init": "runs/first", "best_round": 4},
+            "It began with runs/first, and took 8 rounds: on the validation part none was better "
+            "than round 4, whose model counts.",
+        ),
+        (
+            {"rounds": 4, "init": "pretrained-0123", "best_round": 0},
+            "It began with the model that comes with plfl, pretrained-0123, and took 4 rounds: on "
+            "the validation part none was better than what it began with, which counts.",
+        ),
+    ],
+)
+def test_a_run_tells_what_it_began_with_and_why_it_ended(result, says):
+    assert say_course(result) == says

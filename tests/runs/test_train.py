@@ -102,7 +102,7 @@ def test_a_stored_config_is_complete_and_runs_again(tmp_path):
     run(small_config(), out=tmp_path / "run")
     values = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert set(Config.model_fields) - set(values) == {
-        *("history_days", "max_passes", "chunk", "cores"),  # all there is
+        *("history_days", "max_passes", "patience", "chunk", "cores"),  # all there is
         # as the data says
         *("timezone", "stamp_timezone", "time_format", "cumulative", "interval", "covariates"),
         *("statics", "format", "stamps", "unit", "id_column", "time_column", "load_column"),
@@ -141,9 +141,9 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
 def test_a_warm_start_takes_shared_and_known_personal_params(tmp_path):
     run(small_config(), out=tmp_path / "first")
     config = small_config(data=("generated:4?days=12",), seed=7)
-    federation = Federation(complete(config), run_task(config), None, DEVICES)
-    before, _, _ = federation.begin(None, None)
-    warm, history, _ = federation.begin(None, tmp_path / "first")
+    federation = begun_with(config, tmp_path / "first")
+    before = federation.engine.init()
+    warm, history, *_ = federation.begin()
     found = find_newest(tmp_path / "first")
     host, fresh = federation.engine.fetch(warm), federation.engine.fetch(before)
     assert history == []
@@ -160,24 +160,28 @@ def run_task(config):
     return make_task(load_sources(config.data, config).usable(), config)
 
 
+def begun_with(config, folder):
+    config = complete(config.model_copy(update={"init": str(folder)}))
+    return Federation(config, run_task(config), None, DEVICES)
+
+
 def test_a_warm_start_from_another_model_is_refused(tmp_path):
     run(small_config(), out=tmp_path / "first")
     with pytest.raises(
         BadInput, match=r"first: 'lstm.* is float32 \(16.*\) there and float32 \(20"
     ):
-        run(small_config(hidden=5), init=tmp_path / "first")
+        run(small_config(hidden=5, init=tmp_path / "first"))
     with pytest.raises(
         BadInput,
         match=r"has no 'mlp.0.bias' for this; it was trained with another model or partition",
     ):
-        run(small_config(personal="none"), init=tmp_path / "first")
+        run(small_config(personal="none", init=tmp_path / "first"))
 
 
 def test_plain_fl_can_be_tuned_at_home_by_a_warm_start(tmp_path):
     run(small_config(personal="none"), out=tmp_path / "first")
-    config = complete(small_config(personal="all"))
-    federation = Federation(config, run_task(config), None, DEVICES)
-    host = federation.engine.fetch(federation.begin(None, tmp_path / "first")[0])
+    federation = begun_with(small_config(personal="all"), tmp_path / "first")
+    host = federation.engine.fetch(federation.begin()[0])
     for name, value in load_params(find_newest(tmp_path / "first")).items():
         assert all(np.array_equal(row, value) for row in host.clients.personal[name])
 
@@ -248,9 +252,9 @@ def test_a_run_says_when_no_update_ever_counted(caplog):
         ),
         ({"config": Config().model_copy(update={"rounds": 0})}, "rounds = 0"),
         ({"model": (1, 2)}, "a model is plfl.forecast.models.Model"),
-        ({"resume": "a", "init": "b"}, "leave out out and init"),
+        ({"resume": "a", "out": "b"}, "leave out out"),
         ({"out": "a\0b"}, "cannot be the name of a folder"),
-        ({"init": "x" * 5000}, "cannot be the name of a folder"),
+        ({"config": Config(init="x" * 5000)}, "cannot be the name of a folder"),
         ({"resume": "nowhere"}, "nowhere has no config.toml; is it the folder of a run"),
     ],
 )

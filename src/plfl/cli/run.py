@@ -10,10 +10,9 @@ from rich.text import Text
 
 from plfl.cli.console import MAX_ROWS, Bar, answer, make_table, numbers, right, say, status
 from plfl.config import parse_settings
-from plfl.errors import BadInput, require
+from plfl.errors import require
 from plfl.federate.processes import group as processes
 from plfl.recipes import DEFAULT_RECIPE, RECIPES, make_recipe
-from plfl.report.words import counted
 
 if TYPE_CHECKING:
     from plfl.forecast.metrics import Metric
@@ -47,8 +46,11 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Go on with the run in this folder.")
     ] = None,
     init: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Start from the parameters of an earlier run."),
+        str | None,
+        typer.Option(
+            metavar="NAME|DIR",
+            help="What to start from: pretrained, none, or the folder of an earlier run.",
+        ),
     ] = None,
     baselines: Annotated[
         str,
@@ -73,7 +75,8 @@ def run(
     changed with --set.
     """
     processes.join()
-    values = _join_options(parse_settings(settings or []), data, seed)
+    options = {"data": data or None, "seed": seed, "init": init}
+    values = _join_options(parse_settings(settings or []), options)
     with status("loading JAX ..."):
         from plfl.runs import folder as runfolder
         from plfl.runs import train as training
@@ -87,7 +90,6 @@ def run(
             config,
             out=out,
             resume=resume,
-            init=init,
             strict=strict,
             baselines=baselines,
             observer=lambda progress: _show(bar, progress),
@@ -95,21 +97,16 @@ def run(
     answer(result.to_dict(), lambda: print_summary(result), is_json=is_json)
 
 
-def _join_options(
-    values: dict[str, Any], data: list[str] | None, seed: int | None
-) -> dict[str, Any]:
+def _join_options(values: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The settings with the options that are settings too."""
-    require(
-        not (data and "data" in values),
-        "--data and --set data=... contradict each other",
-        "leave one out",
-    )
-    if seed is not None and values.get("seed", seed) != seed:
-        raise BadInput(
-            f"--seed {seed} and --set seed={values['seed']} contradict each other", "leave one out"
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        require(
+            values.get(name, value) == value,
+            f"--{name} {value} and --set {name}={values.get(name)} contradict each other",
+            "leave one out",
         )
-    given = {"data": data or None, "seed": seed}
-    return values | {name: value for name, value in given.items() if value is not None}
+    return values | given
 
 
 def _show(bar: Bar, progress: "Progress") -> None:
@@ -127,7 +124,7 @@ def _show(bar: Bar, progress: "Progress") -> None:
 
 def print_summary(result: "Result") -> None:
     """Who gained and who lost, per client and on average; of many clients, the worst."""
-    from plfl.report.compare import say_ahead
+    from plfl.report.compare import say_ahead, say_course
 
     compared = [name for name in result.clients[0].baseline_mase if name != "persistence"]
     beside = compared if len(compared) <= _MAX_COMPARED else []
@@ -141,7 +138,8 @@ def print_summary(result: "Result") -> None:
         Text(f"MAE is in kWh per {result.interval_minutes:g} minutes.", "dim"),
         f"{num_hidden} clients with smaller errors are in result.json." if num_hidden > 0 else "",
         *_say_leads(result, ahead),
-        f"{counted(result.rounds, 'round')} in {result.seconds:.0f} s · {speed}",
+        say_course(result.to_dict()),
+        f"{result.seconds:.0f} s · {speed}",
         f"{result.num_shared_params:,} of {result.num_params:,} parameters shared · {traffic:,} "
         "bytes per client and round",
         f"{len(result.quarantined)} updates did not count; see result.json."

@@ -19,8 +19,9 @@ import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -53,6 +54,14 @@ class Stamp:
     platform: str
 
 
+class Best(NamedTuple):
+    """The state so far that errs least on the validation part: what forecasts need of it."""
+
+    round_index: int
+    score: float | None  # None if undefined: then the latest counts
+    kept: tuple[dict[str, np.ndarray], Any]  # personal params (clients, ...); what the server has
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A set of files that was verified; arrays are read on demand."""
@@ -64,6 +73,8 @@ class Checkpoint:
     seconds: float
     stamp: Stamp
     clients: list[str]
+    # Round and score of the best state, where there is one.
+    best: tuple[int, float | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,7 @@ class Snapshot:
     history: list[dict[str, Any]]
     seconds: float
     stamp: Stamp
+    best: Best | None = None
 
 
 def save(folder: Path, snapshot: Snapshot) -> None:
@@ -98,6 +110,11 @@ def _write_set(new: Path, snapshot: Snapshot) -> None:
     about["round"] = snapshot.round_index
     facts = {key: str(value) for key, value in about.items()}
     client_arrays = _to_files(to_named(snapshot.state.clients), "personal/")
+    server_arrays = _to_files(to_named(snapshot.state.server), "common/x/")
+    best = snapshot.best
+    if best is not None:
+        for arrays, tree in zip((client_arrays, server_arrays), best.kept, strict=True):
+            arrays |= {f"state/{name}": array for name, array in to_named({"best": tree}).items()}
 
     def save_client(row: int) -> tuple[str, str]:
         client = snapshot.ids[row]
@@ -106,7 +123,6 @@ def _write_set(new: Path, snapshot: Snapshot) -> None:
         arrays |= snapshot.scalers[row].as_arrays()
         return name, write_arrays(new / name, arrays, facts | {"client": client})
 
-    server_arrays = _to_files(to_named(snapshot.state.server), "common/x/")
     files = {_SERVER: write_arrays(new / _SERVER, server_arrays, facts)}
     with ThreadPoolExecutor(8) as pool:  # waiting for the disk, mostly
         saved = pool.map(save_client, range(len(snapshot.ids)))
@@ -121,6 +137,8 @@ def _write_set(new: Path, snapshot: Snapshot) -> None:
         "seconds": snapshot.seconds,
         "history": snapshot.history,
     }
+    if best is not None:
+        manifest["best"] = [best.round_index, best.score]
     write_json(new / "manifest.json", manifest | {"sha256": _manifest_digest(manifest)})
 
 
@@ -178,6 +196,19 @@ def load(
             f"{checkpoint.folder} does not fit this model and method: {error.args[0]}"
         ) from None
     return FederationState(server, clients)
+
+
+def load_best(checkpoint: Checkpoint, template: FederationState) -> Best | None:
+    """The best state of a checkpoint, if it has one; the template as for `load`."""
+    if checkpoint.best is None:
+        return None
+    one = jax.tree.map(lambda rows: rows[0], template.clients.personal)
+    paths = [client_path(checkpoint, client) for client in checkpoint.clients]
+    server, *rows = (
+        from_named({"best": like}, _from_files(read_arrays(path)[0], ""))["best"]
+        for path, like in [(checkpoint.folder / _SERVER, template.server), *zip(paths, repeat(one))]
+    )
+    return Best(*checkpoint.best, (jax.tree.map(lambda *own: np.stack(own), *rows), server))
 
 
 def load_params(checkpoint: Checkpoint, client: str | None = None) -> Params:
@@ -252,6 +283,7 @@ def _read_manifest(folder: Path) -> tuple[Checkpoint, dict[str, str]]:
         seconds=manifest["seconds"],
         stamp=Stamp(*(manifest[key] for key in ("run", "plfl", "data", "platform"))),
         clients=manifest["clients"],
+        best=manifest.get("best"),
     )
     return checkpoint, manifest["files"]
 

@@ -12,11 +12,11 @@ import jax
 import numpy as np
 
 from plfl._version import __version__
-from plfl.config import Config
+from plfl.config import NOTHING, PRETRAINED, Config
 from plfl.data.scratch import Scratch, copy_rows
 from plfl.errors import BadInput
 from plfl.federate import checkpoint
-from plfl.federate.checkpoint import Stamp
+from plfl.federate.checkpoint import Best, Stamp
 from plfl.federate.engines import make_engine
 from plfl.federate.plan import make_plan
 from plfl.federate.round import FederationState
@@ -50,26 +50,29 @@ class Federation:
         self.stamp = Stamp(_run_name(config, data), __version__, data, where)
 
     def begin(
-        self, resume: str | Path | None, init: str | Path | None
-    ) -> tuple[FederationState, list[dict[str, Any]], float]:
-        """The first state of a run, with the history and the seconds before it: new, warm or
-        resumed.
+        self, resume: str | Path | None = None
+    ) -> tuple[FederationState, list[dict[str, Any]], float, Best | None]:
+        """The first state of a run, with the history, the seconds and the best state before it:
+        new, warm or resumed.
         """
+        init = self.plan.config.init
         state = self.engine.init()
         if resume is not None:
             found = checkpoint.find_newest(Path(resume))
             self._check_stamp(found)
-            loaded = checkpoint.load(found, self.engine.fetch(state), self.engine.scratch)
+            template = self.engine.fetch(state)
+            best = checkpoint.load_best(found, template)
+            loaded = checkpoint.load(found, template, self.engine.scratch)
             # Evaluations that took place only because a shorter run ended there are forgotten.
             unseen = {"validation_mase": None}
             history = [
                 row if self.plan.is_evaluated(row["round"]) else row | unseen
                 for row in found.history
             ]
-            return self.engine.place(loaded), history, found.seconds
-        if init is not None:
+            return self.engine.place(loaded), history, found.seconds, best
+        if init not in (NOTHING, PRETRAINED):  # the engine has begun with those
             state = self._warm(Path(init), state)
-        return state, [], 0.0
+        return state, [], 0.0, None
 
     def _check_stamp(self, found: checkpoint.Checkpoint) -> None:
         folder = found.folder.parent
@@ -154,12 +157,12 @@ def _matching(found: Params, wanted: Params, folder: Path) -> Params:
         if name not in found:
             raise BadInput(
                 f"{folder} has no {name!r} for this",
-                "it was trained with another model or partition",
+                "it was trained with another model or partition; start from nothing: ‹init=none›",
             )
         there, here = (f"{x.dtype} {np.shape(x)}" for x in (found[name], value))
         if there != here:
             raise BadInput(
                 f"{folder}: {name!r} is {there} there and {here} here",
-                "start from a run with the same model",
+                "start from a run with the same model, or from nothing: ‹init=none›",
             )
     return {name: found[name] for name in wanted}

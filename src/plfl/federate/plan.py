@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from plfl.config import GIVEN, Config
+from plfl.config import GIVEN, PRETRAINED, Config
 from plfl.errors import BadInput
 from plfl.federate.aggregate import AGGREGATES, Aggregate
 from plfl.federate.client import CLIENT_OPTIMIZERS, LocalTraining
@@ -24,7 +25,9 @@ from plfl.federate.partition import make_partition
 from plfl.federate.round import cohort_size
 from plfl.federate.server import SERVER_OPTIMIZERS, ServerOptimizer, make_server
 from plfl.forecast.models import Model, check_model, make_model, make_objective
+from plfl.forecast.pretrained import Pretrained, check_fit, load_pretrained
 from plfl.forecast.sharing import make_once
+from plfl.forecast.views import View
 from plfl.forecast.windows import Task
 
 Factories = Mapping[str, Callable[..., Any]]
@@ -108,6 +111,9 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
     shapes = check_model(model, task)
     if config.model == GIVEN:  # what its functions read besides arguments may change: not shared
         model = model._replace(init=partial(model.init), apply=partial(model.apply))
+    if config.init == PRETRAINED:
+        check_fit(load_pretrained(), config, task.view, shapes)
+        model = make_once(_start_at, load_pretrained(), model, task.view)
     partition = make_partition(shapes, config.personal)
     client_settings, server_settings = optimizer_settings(config)
     training = make_once(
@@ -135,6 +141,13 @@ def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
         num_shared_params=count_params({name: shapes[name] for name in partition.shared}),
         num_asked=cohort_size(config.fraction, task.panel.num_clients),
     )
+
+
+def _start_at(shipped: Pretrained, model: Model, view: View) -> Model:
+    """The model with the shipped params as those that everybody begins with."""
+    names = jax.eval_shape(model.init, jax.random.key(0))
+    grown = shipped.fit_to(view)
+    return model._replace(init=lambda key: {name: jnp.asarray(grown[name]) for name in names})
 
 
 def count_steps(config: Config, num_windows: np.ndarray) -> int:

@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from plfl.config import Config
+from plfl.config import NOTHING, PRETRAINED, Config
 from plfl.errors import BadInput, require
 from plfl.forecast import families
 from plfl.forecast.views import View
-from plfl.recipes import make_recipe
+from plfl.recipes import find_unlike, make_recipe
 from plfl.storage import digest, read_arrays, write_arrays
 
-NAME = "pretrained"  # in place of the folder of a run
+NAME = PRETRAINED  # in place of the folder of a run
 FORMAT = 1  # counts up whenever files of an earlier version can no longer be read
 PATH = Path(__file__).with_name("pretrained.safetensors")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # loaded once, and told apart as such
 class Pretrained:
     """A shared model, and what is to be known of it."""
 
@@ -69,6 +69,33 @@ def save_pretrained(path: Path, params: Mapping[str, np.ndarray], card: dict[str
 
 def _name(params: Mapping[str, np.ndarray]) -> str:
     return f"{NAME}-{digest(params)[:12]}"
+
+
+def check_fit(shipped: Pretrained, config: Config, view: View, shapes: Mapping[str, Any]) -> None:
+    """Refuse a network that is not the shipped one's; with a single lead it is one band of it."""
+    if unlike := find_unlike(config, shipped.config):
+        raise refuse_unfit(unlike, *(getattr(each, unlike) for each in (shipped.config, config)))
+    grown = shipped.fit_to(view)
+    for name, value in shapes.items():
+        if (there := np.shape(grown.get(name, ()))) != value.shape:
+            raise refuse_unfit(name, there, value.shape)
+
+
+def name_start(config: Config) -> str:
+    """What a run begins with, by name: the shipped model's version, none, or a folder."""
+    return load_pretrained().version if config.init == PRETRAINED else config.init
+
+
+def say_start(config: Config) -> str:
+    """The same in words; also why the shipped model is not begun with where it could be."""
+    shipped = load_pretrained().config
+    name = find_unlike(config, shipped)
+    if config.init != NOTHING or config.recipe != shipped.recipe or name is None:
+        return f"starting from {name_start(config).replace(NOTHING, 'nothing')}"
+    return (
+        f"starting from nothing: the model that comes with plfl has {name} = "
+        f"{getattr(shipped, name)}, not {getattr(config, name)}"
+    )
 
 
 def refuse_unfit(name: str, there: object, here: object) -> BadInput:

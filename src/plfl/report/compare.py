@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from plfl.config import LEVELS
+from plfl.config import LEVELS, NOTHING, PRETRAINED
 from plfl.forecast.leads import find_scored
-from plfl.report.words import listed
+from plfl.report.words import counted, listed
 
 NUM_DRAWS = 2000
 _NAMES = {
@@ -164,3 +164,16 @@ def say_missing(rivals: Sequence[Rival]) -> str:
     """What `--baselines all` would compare a run with, if it was compared with none of these."""
     is_there = {rival.name for rival in rivals} & set(_TRAINED)
     return "" if is_there else listed([_NAMES[name] for name in _TRAINED])
+
+
+def say_course(result: Mapping[str, Any]) -> str:
+    """What a run began with, how many rounds it took, and why no more."""
+    init = result.get("init", NOTHING)
+    ours = "the model that comes with plfl, " if init.startswith(PRETRAINED) else ""
+    start = f"{ours}{init.replace(NOTHING, 'nothing')}"
+    took = f"It began with {start}, and took {counted(result['rounds'], 'round')}"
+    best = result.get("best_round")
+    if best in (None, result["rounds"]):
+        return f"{took}."
+    kept = f"round {best}, whose model counts" if best else "what it began with, which counts"
+    return f"{took}: on the validation part none was better than {kept}."

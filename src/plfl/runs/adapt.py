@@ -42,7 +42,7 @@ from plfl.forecast.models import Params, check_model, make_model
 from plfl.forecast.pretrained import NAME as PRETRAINED
 from plfl.forecast.pretrained import load_pretrained
 from plfl.forecast.windows import Task, make_task, split_bounds
-from plfl.recipes import make_recipe
+from plfl.recipes import from_nothing, make_recipe
 from plfl.report.page import ADAPTATION, write_report
 from plfl.runs import folder as runfolder
 from plfl.runs.folder import Tell
@@ -223,11 +223,12 @@ def _read_run(folder: Path) -> _Run:
         "adapt a run with ‹personal=none›, as recipe forecast has it",
     )
     params, rounds = checkpoint.load_shared(folder)
-    if rounds < config.rounds:
-        left = f"{rounds} of {config.rounds} rounds; plfl run --resume {folder} finishes it"
+    facts = _read_json(folder / "result.json")
+    if rounds < (wanted := facts.get("rounds", config.rounds)):
+        left = f"{rounds} of {wanted} rounds; plfl run --resume {folder} finishes it"
         log.warning("%s has %s", folder, left)
     clients = frozenset(_read_json(folder / "state" / "manifest.json").get("clients", ()))
-    return _Run(folder, config, params, rounds, clients, _read_json(folder / "result.json"))
+    return _Run(folder, config, params, rounds, clients, facts)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -250,7 +251,7 @@ def _configure(run: _Run, data: Any, settings: Mapping[str, Any]) -> Config:
     values |= {name: Config.model_fields[name].default for name in _FRESH}
     values |= {"data": tuple(sources) if is_named else (GIVEN,), "history_days": None, **settings}
     values["tune_rounds"] = values["tune_rounds"] or make_recipe("forecast", {}).tune_rounds
-    return complete(Config(**values))
+    return complete(from_nothing(Config(**values)))  # as the curve's local training begins
 
 
 def _check_inputs(run: _Run, panel: Panel) -> None:

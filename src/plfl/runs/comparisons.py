@@ -4,17 +4,21 @@ Without a server: `ridge` and `lightgbm` (each client alone) and `central` (all 
 place, the reference that privacy forbids). The paper's three: `fl` (everything shared), `plfl` (the
 head stays at home) and `local` (nothing shared). And the other family of personalization,
 `fl_finetuned`: plain FL, then every client goes on alone.
+
+Where the run began with the model that ships, so do `fl`, `plfl` and `fl_finetuned`. `local` and
+`central` begin with nothing, as all do beside a run that began with an earlier one; they take the
+rounds that the recipe gives to a training from nothing.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import jax
 import numpy as np
 
-from plfl.config import LEVELS, Config
+from plfl.config import LEVELS, NOTHING, PRETRAINED, Config
 from plfl.errors import BadInput, require
 from plfl.federate.client import ClientState, LocalTraining, client_update
 from plfl.federate.engines import make_engine
@@ -28,6 +32,7 @@ from plfl.forecast.baselines import boosted, import_lightgbm, ridge
 from plfl.forecast.models import Model, Params, check_model, make_model
 from plfl.forecast.views import ClientData
 from plfl.forecast.windows import Task
+from plfl.recipes import from_nothing
 from plfl.runs.tuning import fine_tune, run_rounds
 
 NAMES = ("ridge", "lightgbm", "central", *(level.name for level in LEVELS.values()), "fl_finetuned")
@@ -57,11 +62,12 @@ def compare(
     if "lightgbm" in names:
         import_lightgbm()  # told now, not after an hour of training
     left_out: set[str | None] = set()
-    if leaves_out_own and not config.tune_rounds:
+    if leaves_out_own and not config.tune_rounds and config.init == NOTHING:
         left_out.add(find_own(config, task, model))
     if not families.find(config.model).can_be_pooled:
         left_out.add("central")
-    comparison = _Comparison(config, task, devices, part, model)
+    begun = config if config.init == PRETRAINED else from_nothing(config)
+    comparison = _Comparison(begun, task, devices, part, model)
     forecasts = {}
     for name in dict.fromkeys(name for name in names if name not in left_out):
         observer(name)
@@ -203,11 +209,14 @@ class _Comparison:
                 cores = config.cores or usable_cores()
                 return boosted(self.task, self.part, seed=config.seed, leaves=leaves, cores=cores)
             case "central":
-                return central(config, self.task, self.devices, self.part, self.model)
+                alone = from_nothing(config)
+                return central(alone, self.task, self.devices, self.part, self.model)
             case "fl":
                 return self._plain[0]
             case "fl_finetuned":
                 return self._fine_tuned()
+            case "local" if config.init != NOTHING:
+                return replace(self, config=from_nothing(config)).forecast(name)
         is_alone = name == "local" and config.fraction == 1
         engine = self._alone if is_alone else self._engine(name)
         return engine.predict(run_rounds(engine), self.part)

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from plfl._version import __version__
+from plfl.config import GIVEN
 from plfl.errors import require
+from plfl.federate.checkpoint import Best
 from plfl.federate.federation import Federation
 from plfl.federate.plan import Plan
 from plfl.federate.processes import group as processes
@@ -22,6 +24,7 @@ from plfl.federate.round import FederationState
 from plfl.forecast.baselines import import_lightgbm
 from plfl.forecast.calibrate import Calibration, publish
 from plfl.forecast.model_file import write_models
+from plfl.forecast.pretrained import name_start
 from plfl.report.page import write_report
 from plfl.runs.comparisons import NAMES, compare
 from plfl.runs.folder import RunFiles
@@ -92,6 +95,7 @@ class Ending:
         history: History,
         tuner: Tuner | None = None,
         observer: Callable[[int], None] | None = None,
+        best: Best | None = None,
     ) -> Result:
         """Tune, evaluate and write; `observer` is called with the rounds of the tuning."""
         plan = self.federation.plan
@@ -116,14 +120,18 @@ class Ending:
         is_personal = choices is not None or calibrations is not None
         personal = dict(zip(plan.task.panel.ids, kept, strict=True)) if is_personal else {}
         if processes.WORLD.size == 1:
-            return self._conclude(history, forecasts, personal)
+            return self._conclude(history, forecasts, personal, best)
         decided = processes.decide_once(
-            lambda: asdict(self._conclude(history, forecasts, personal))
+            lambda: asdict(self._conclude(history, forecasts, personal, best))
         )
         return Result.from_dict(decided)
 
     def _conclude(
-        self, history: History, forecasts: list[np.ndarray], personal: dict[str, Any]
+        self,
+        history: History,
+        forecasts: list[np.ndarray],
+        personal: dict[str, Any],
+        best: Best | None,
     ) -> Result:
         """Compare, score and write."""
         plan = self.federation.plan
@@ -137,7 +145,7 @@ class Ending:
             plan.task,
             processes.of_this_process(self.federation.engine.devices),
             lambda name: log.info("baseline %s", name),
-            model=plan.training.model,
+            model=plan.training.model if plan.config.model == GIVEN else None,
             leaves_out_own=True,
         )
         scored = score_clients(plan.task, forecasts, others)
@@ -151,7 +159,7 @@ class Ending:
             num_shared_params=plan.num_shared_params,
             bytes_up_per_client_round=plan.bytes_each_way,
             bytes_down_per_client_round=plan.bytes_each_way,
-            rounds=plan.config.rounds,
+            rounds=history[-1]["round"],
             local_steps=plan.training.local_steps,
             client_steps_per_second=speed(plan, history),
             seconds=self.clock(),
@@ -164,6 +172,8 @@ class Ending:
                 {"round": row["round"], **bad} for row in history for bad in row["quarantined"]
             ],
             history=history,
+            best_round=best and best.round_index,
+            init=name_start(plan.config),
             folder=str(self.files.folder) if self.files.folder else None,
         )
         if self.files.folder is not None:

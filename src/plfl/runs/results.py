@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from plfl.config import NOTHING
 from plfl.forecast.baselines import REPEATS, repeat
 from plfl.forecast.calibrate import Calibration, read_targets
 from plfl.forecast.leads import name_lead
@@ -87,6 +88,9 @@ class Result:
     coverage: dict[str, float | None] | None
     pinball_mean: float | None
     history: list[dict[str, Any]] = field(repr=False)
+    # The round whose model counts, where the validation part chose one; 0 is what it began with.
+    best_round: int | None = None
+    init: str = NOTHING  # what training began with: a version of the shipped model, or a folder
     folder: str | None = None
 
     @classmethod
@@ -114,10 +118,17 @@ def point_forecasts(task: Task, forecasts: np.ndarray) -> np.ndarray:
     return forecasts[:, task.view.leads.index(task.horizon), task.view.middle]
 
 
-def validation_mase(task: Task, forecasts: list[np.ndarray]) -> float | None:
-    """Mean over clients of the paper's MASE on the validation part."""
+def validation_mase(
+    task: Task, forecasts: list[np.ndarray], origins: Sequence[np.ndarray] | None = None
+) -> float | None:
+    """Mean over clients of the paper's MASE on the validation part, or on its windows with these
+    origins.
+    """
     return mean_defined(
-        [_mase(task, row, "validation", forecasts[row]) for row in task.each_client()]
+        [
+            _mase(task, row, (origins or task.origins["validation"])[row], forecasts[row])
+            for row in task.each_client()
+        ]
     )
 
 
@@ -169,9 +180,8 @@ def _mean_of(rows: Sequence[dict[str, float | None] | None]) -> dict[str, float 
     return {key: mean_defined([row[key] for row in found]) for key in found[0]} if found else None
 
 
-def _mase(task: Task, row: int, part: str, scaled: np.ndarray) -> float | None:
-    """The paper's MASE of one client's forecasts for a part."""
-    origins = task.origins[part][row]
+def _mase(task: Task, row: int, origins: np.ndarray, scaled: np.ndarray) -> float | None:
+    """The paper's MASE of one client's forecasts for windows."""
     load = task.panel.load[row].astype(np.float64)
     forecast = task.scalers[row].unscale_load(point_forecasts(task, scaled))
     return mase(load[origins + task.horizon], forecast, load[origins])
@@ -180,7 +190,7 @@ def _mase(task: Task, row: int, part: str, scaled: np.ndarray) -> float | None:
 def score_baseline(task: Task, forecasts: list[np.ndarray]) -> dict[str, float | None]:
     """The paper's MASE of a baseline's forecasts, by client."""
     return {
-        client: _mase(task, row, "test", forecasts[row])
+        client: _mase(task, row, task.origins["test"][row], forecasts[row])
         for row, client in enumerate(task.panel.ids)
     }
 
@@ -225,7 +235,8 @@ def _score_client(
             quantiles=task.view.quantiles or (),
         )
     errors: dict[str, Any] = score(scored)
-    baselines = {name: _mase(task, row, "test", other) for name, other in others.items()}
+    origins = task.origins["test"][row]
+    baselines = {name: _mase(task, row, origins, other) for name, other in others.items()}
     return ClientResult(
         id=task.panel.ids[row],
         **errors,

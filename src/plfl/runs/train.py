@@ -6,11 +6,12 @@ that was never stopped.
 """
 
 import logging
+import math
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,11 +22,11 @@ import jax
 import numpy as np
 
 from plfl.config import GIVEN, Config, read_config
-from plfl.data.scratch import Scratch
+from plfl.data.scratch import Scratch, copy_rows
 from plfl.data.sources import load_frame, load_sources
 from plfl.errors import BadInput, Interrupted, RunFailed, require
 from plfl.federate import checkpoint
-from plfl.federate.checkpoint import Snapshot
+from plfl.federate.checkpoint import Best, Snapshot
 from plfl.federate.federation import FREE_ON_RESUME, Federation
 from plfl.federate.gate import REASONS
 from plfl.federate.plan import complete
@@ -34,12 +35,13 @@ from plfl.federate.processes.devices import prepare
 from plfl.federate.round import FederationState
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.models import Model
-from plfl.forecast.windows import Task, make_task
+from plfl.forecast.pretrained import say_start
+from plfl.forecast.windows import Task, make_task, spread_origins
 from plfl.runs import folder as runfolder
 from plfl.runs.finish import Ending, History, baseline_names, speed, write_config
 from plfl.runs.folder import RunFiles
 from plfl.runs.results import Result, validation_mase, write_history
-from plfl.runs.tuning import Tuner
+from plfl.runs.tuning import MAX_JUDGED, Tuner
 
 _MAX_NAMED = 10
 log = logging.getLogger("plfl")
@@ -71,7 +73,6 @@ def run(
     model: Model | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
-    init: str | Path | None = None,
     strict: bool = False,
     baselines: str = "simple",
     observer: Observer | None = None,
@@ -91,7 +92,6 @@ def run(
       model: a forecaster of your own, instead of the one that the config names.
       out: a new folder for results and checkpoints; without one, nothing is written.
       resume: the folder of an earlier run, to go on with it.
-      init: the folder of an earlier run, whose params this one starts from.
       strict: refuse to start if any client cannot take part.
       baselines: `simple` is persistence, yesterday, last week and ridge, `none` leaves out ridge,
         `all` also trains LightGBM, a central model, and plain FL, PL-FL, local training and
@@ -106,13 +106,12 @@ def run(
         "write plfl.Config(rounds=10), say",
     )
     require(
-        resume is None or (out is None and init is None),
+        resume is None or out is None,
         "a resumed run goes on in its own folder",
-        "leave out ‹--out› and ‹--init›",
+        "leave out ‹--out›",
     )
     compared = baseline_names(baselines)
     folder = runfolder.as_folder(out if resume is None else resume)
-    source = runfolder.as_folder(init)
     if chosen := processes.decide_once(lambda: folder and str(folder)):
         folder = Path(chosen)  # that of the first process
     from_python = {"data": (GIVEN,) if data is not None else None, "model": model and GIVEN}
@@ -128,12 +127,13 @@ def run(
             stack.enter_context(runfolder.opened(folder))
             config = _resumed_config(folder, config, given)
         config = complete(config or Config(**given))
+        runfolder.as_folder(config.init)
         devices = prepare(config.device, config.cores, deterministic=config.deterministic)
         scratch = Scratch(folder)
         config, task = _load_task(config, data, scratch, strict=strict)
         federation = Federation(config, task, model, devices, scratch)
         processes.check_same("data or settings", federation.stamp.run)
-        begun = federation.begin(None if resume is None else folder, source)
+        begun = federation.begin(None if resume is None else folder)
         processes.check_same("checkpoints", f"round {len(begun[1])}")
         if resume is None:
             stack.enter_context(runfolder.opened(folder, is_new=True))
@@ -149,6 +149,7 @@ def train_federation(
     state: FederationState | None = None,
     history: History | None = None,
     seconds_before: float = 0.0,
+    best: Best | None = None,
 ) -> Result:
     """All rounds of a federation that are left, from some state on, and what is concluded."""
     started = time.perf_counter() if started is None else started
@@ -157,13 +158,14 @@ def train_federation(
         files,
         observer or (lambda progress: None),
         lambda: seconds_before + time.perf_counter() - started,
-        federation.engine.init() if state is None else state,
+        federation.begin()[0] if state is None else state,
         [] if history is None else history,
         Tuner(federation.engine) if federation.plan.config.tune_rounds else None,
+        best,
     )
     rounds.go()
     ending = Ending(federation, files, baselines, rounds.clock)
-    return ending.finish(rounds.state, rounds.history, rounds.tuner, rounds.observe)
+    return ending.finish(rounds.state, rounds.history, rounds.tuner, rounds.observe, rounds.best)
 
 
 def _load_task(config: Config, data: Any, scratch: Scratch, *, strict: bool) -> tuple[Config, Task]:
@@ -193,6 +195,7 @@ class _Rounds:
     state: FederationState
     history: History
     tuner: Tuner | None
+    best: Best | None = None
     saved_at: float = 0.0
 
     def go(self) -> None:
@@ -209,7 +212,11 @@ class _Rounds:
                 self._save()  # from here on the run can be resumed
             self._compile()
             self.observe()
+            if plan.config.patience and self.best is None:
+                self._judge(self._score())  # what it begins with may be best
             for round_index in range(len(self.history) + 1, plan.config.rounds + 1):
+                if self._is_over():
+                    break
                 self._run_round(round_index)
                 self.observe()
                 is_due = time.perf_counter() - self.saved_at >= plan.config.checkpoint_seconds
@@ -220,8 +227,16 @@ class _Rounds:
                     self._save()
         if self.history[-1]["validation_mase"] is None:
             self._evaluate()
-        if self.files.saved_round != plan.config.rounds:
+        if self.best is not None:
+            self.state = self.federation.engine.go_back(self.state, *self.best.kept)
+        if self.files.saved_round != len(self.history) or self.best is not None:
             self._save()
+
+    def _is_over(self) -> bool:
+        """Whether so many evaluations in a row have shown no gain that no more rounds are run."""
+        later = self.history[self.best.round_index :] if self.best else []
+        num_idle = sum(row["validation_mase"] is not None for row in later)
+        return num_idle >= (self.federation.plan.config.patience or math.inf)
 
     def _compile(self) -> None:
         """Compile the rounds, and beside them what the second stage needs."""
@@ -262,10 +277,32 @@ class _Rounds:
             self._evaluate()
 
     def _evaluate(self) -> None:
-        forecasts = (self.tuner or self.federation.engine).predict(self.state, "validation")
-        task = self.federation.plan.task
-        score = processes.decide_once(lambda: validation_mase(task, forecasts))
+        score = self._score()
         self.history[-1]["validation_mase"] = score
+        if self.federation.plan.config.patience:
+            self._judge(score)
+
+    def _score(self) -> float | None:
+        """The error on the validation part; on some of its windows where that is asked often."""
+        plan = self.federation.plan
+        windows: Sequence[np.ndarray] = plan.task.origins["validation"]
+        if plan.config.patience:
+            windows = [spread_origins(own, MAX_JUDGED) for own in windows]
+        forecasts = (self.tuner or self.federation.engine).predict_at(self.state, windows)
+        return processes.decide_once(lambda: validation_mase(plan.task, forecasts, windows))
+
+    def _judge(self, score: float | None) -> None:
+        """Keep the state if it errs less than all before; also where that cannot be said."""
+        before = self.best.score if self.best else None
+        if score is not None and before is not None and score >= before:
+            return
+        engine = self.federation.engine
+        state = engine.fetch(self.state)
+        server = jax.tree.map(np.copy, state.server)  # the next round may change what was fetched
+        personal = jax.tree.map(
+            lambda rows: copy_rows(rows, engine.scratch.empty_like(rows)), state.clients.personal
+        )
+        self.best = Best(len(self.history), score, (personal, server))
 
     def observe(self, tuned: int = 0) -> None:
         """Tell where the run stands."""
@@ -295,6 +332,7 @@ class _Rounds:
             history=self.history,
             seconds=self.clock(),
             stamp=self.federation.stamp,
+            best=self.best,
         )
         processes.decide_once(lambda: self._write(snapshot))
         self.files.saved_round = len(self.history)
@@ -332,6 +370,8 @@ def _announce(federation: Federation, num_done: int) -> None:
     )
     if federation.engine.chunk is not None:
         log.info("%d clients are on the device at once", federation.engine.chunk)
+    if not num_done:
+        log.info("%s", say_start(plan.config))
     log.info("rounds %d to %d", num_done + 1, plan.config.rounds)
 
 

@@ -9,7 +9,7 @@ stretches of that part: few days reward luck, and luck does not last. So the amo
 personalization is the client's own choice, and nothing of it is sent.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -28,7 +28,7 @@ from plfl.forecast.windows import Task, spread_origins
 SHARES = (0.5, 1.0)
 # A candidate has to be better than the shared model by this share.
 MARGIN = 0.005
-_MAX_WINDOWS = 400  # of the validation part that a client's choice looks at
+MAX_JUDGED = 400  # windows of the validation part that a client's choice looks at
 # Stretches of the validation part, and in how many of them a candidate has to be better.
 _STRETCHES = 4
 _VOTES = 3
@@ -101,9 +101,9 @@ class Tuner:
         some = [origins[:1] for origins in self.alone.plan.task.origins["validation"]]
         self.alone.predict_at(self.alone.init(), some)
 
-    def predict(self, state: FederationState, part: str) -> list[np.ndarray]:
+    def predict_at(self, state: FederationState, origins: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Each client's forecasts from the first stage's state, by the second stage's program."""
-        return self.alone.predict(self.alone.start_with(self.engine.full_params(state)), part)
+        return self.alone.predict_at(self.alone.start_with(self.engine.full_params(state)), origins)
 
     def tune(
         self, state: FederationState, observer: Callable[[int], None] | None = None
@@ -114,7 +114,7 @@ class Tuner:
         """
         task = self.alone.plan.task
         rounds = self.alone.plan.config.rounds
-        windows = [spread_origins(own, _MAX_WINDOWS) for own in task.origins["validation"]]
+        windows = [spread_origins(own, MAX_JUDGED) for own in task.origins["validation"]]
 
         def errors_of(state: FederationState) -> np.ndarray:
             said = zip(windows, self.alone.predict_at(state, windows), strict=True)

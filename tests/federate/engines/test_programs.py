@@ -77,7 +77,10 @@ OF_PAST_DAYS = {
     "quantiles": (0.1, 0.5, 0.9),
 }
 # What changes arguments of the programs alone: numbers, or shapes.
-ARGUMENTS = {"seed": 7, "rounds": 3, "eval_every": 1, "tune_rounds": 2, "tune_lr": 0.1}
+ARGUMENTS = {
+    **{"seed": 7, "rounds": 3, "eval_every": 1, "patience": 2, "tune_rounds": 2, "tune_lr": 0.1},
+    "init": "runs/earlier",  # the shipped model is in the program that makes the first params
+}
 SHAPES = {"split": (0.6, 0.2, 0.2), "max_gap": "15min", "history_days": 9}
 # What is fixed before a federation is made: where it comes from, and where it runs.
 BEFORE = {

@@ -144,7 +144,7 @@ def test_a_run_in_chunks_writes_the_results_of_a_resident_one(tmp_path):
     )
     assert (tmp_path / "run2" / "report.html").exists()
     assert "2 clients are on the device at once" in (tmp_path / "run2" / "log.txt").read_text()
-    warm = run(small_config(chunk=2, rounds=1), init=tmp_path / "run2")
+    warm = run(small_config(chunk=2, rounds=1, init=tmp_path / "run2"))
     assert warm.history[0]["loss"] < results[1].history[0]["loss"]
 
 

@@ -16,6 +16,8 @@ import tomli_w
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from plfl.config import (
+    NOTHING,
+    PRETRAINED,
     TABLE_FIELDS,
     AnySettings,
     Config,
@@ -44,7 +46,7 @@ PLACEHOLDER = "meter.csv"  # stands in a client's file for data that has not bee
 # Config fields that are a server's own business: they change nothing of what a client computes in a
 # round.
 FREE = {
-    *("recipe", "seed", "rounds", "fraction", "weights", "eval_every"),
+    *("recipe", "seed", "rounds", "fraction", "weights", "eval_every", "patience"),
     *("max_weight", "max_norm_ratio", "aggregate", "clip_passes", "trim"),
     *(name for name in Config.model_fields if name.startswith("server")),
     *("tau", "sync_every"),
@@ -138,7 +140,11 @@ class Run(Settings):
     def _check(self) -> Self:
         for key in _SAID_ELSEWHERE.keys() & self.settings.keys():
             raise BadInput(f"settings.{key}: {_SAID_ELSEWHERE[key]}", "leave it out")
-        self.config()
+        require(
+            self.config().init in (NOTHING, PRETRAINED),
+            "settings.init: the folder of an earlier run has a key of its own in [server]",
+            "write it there",
+        )
         return self
 
     @property
@@ -182,7 +188,7 @@ class ServerSettings(SettingsFile):
     init: str = ""
     """The folder of an earlier run, as after an upgrade of plfl: a new run begins with its last
     shared parameters, and clients with the personal layers that they have of it. If empty, a new
-    run begins from nothing.
+    run begins as its recipe says.
     """
     page: Annotated[str, BeforeValidator(check_page)] = "127.0.0.1:9093"
     """Where a browser sees the rounds, who answered and who did not: host:port of this machine, or

@@ -18,19 +18,20 @@ import jax
 import numpy as np
 
 from plfl._version import __version__
-from plfl.config import TABLE_FIELDS, Config
+from plfl.config import PRETRAINED, TABLE_FIELDS, Config
 from plfl.data.panel import Panel
 from plfl.deploy.protocol.messages import Shapes
 from plfl.errors import BadInput, require
 from plfl.federate.guard import Guard
 from plfl.federate.plan import Plan, complete, make_plan
 from plfl.forecast.families import make_view
+from plfl.forecast.pretrained import load_pretrained
 from plfl.forecast.windows import PARTS, Origins, Task
 
 # Settings that are each machine's own business, such as how its table is read.
 AT_HOME = {"data", "device", "chunk", "cores", "checkpoint_seconds", "deterministic", *TABLE_FIELDS}
 _LONGEST_NAME = 200
-_TYPES = {"run": str, "config": dict, "version": str, "seconds": int, "init": str}
+_TYPES = {"run": str, "config": dict, "version": str, "seconds": int, "init": str, "start": str}
 log = logging.getLogger("plfl")
 
 
@@ -49,6 +50,8 @@ class Agreement:
     # The run whose last shared params this one begins with, and clients with their personal layers
     # of it.
     init: str = ""
+    # The version of the model that ships with plfl, where the config says to begin with it.
+    start: str = ""
 
     @property
     def digest(self) -> str:
@@ -75,6 +78,12 @@ class Agreement:
         require(
             agreement.version == __version__,
             f"the server runs plfl {agreement.version} and this client {__version__}",
+            "install the same version",
+        )
+        require(  # it is never sent: both sides have it
+            agreement.start in ("", own := load_pretrained().version),
+            f"the run begins with {agreement.start[:80]!r}, and the model that comes with plfl "
+            f"here is {own!r}",
             "install the same version",
         )
         return agreement
@@ -109,7 +118,9 @@ def make_agreement(
     """The agreement of a complete config."""
     values = complete(config).model_dump(mode="json")
     fixed = {name: value for name, value in values.items() if name not in AT_HOME}
-    return Agreement(run, fixed, __version__, seconds, covariate_names, static_names, init)
+    start = load_pretrained().version if config.init == PRETRAINED else ""
+    names = (covariate_names, static_names)
+    return Agreement(run, fixed, __version__, seconds, *names, init, start)
 
 
 def check_data(agreement: Agreement, panel: Panel) -> None:
@@ -174,6 +185,15 @@ def own_plan(
         task,
     )
     return replace(plan, training=plan.training._replace(guard=guard))
+
+
+def shipped_start(plan: Plan) -> dict[str, np.ndarray]:
+    """The shared params that a run begins with and that the server and every client have already;
+    none unless it begins with the model that ships.
+    """
+    known = plan.training.partition.shared if plan.config.init == PRETRAINED else ()
+    begun = plan.training.model.init(jax.random.key(0))
+    return {name: np.asarray(begun[name]) for name in known}
 
 
 def shared_shapes(plan: Plan) -> Shapes:

@@ -20,7 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from plfl._version import __version__
-from plfl.deploy.protocol.agreement import Agreement, blank_plan, shared_shapes
+from plfl.deploy.protocol.agreement import (
+    Agreement,
+    blank_plan,
+    shared_shapes,
+    shipped_start,
+)
 from plfl.deploy.protocol.clients import (
     STALLED,
     Attendance,
@@ -77,6 +82,7 @@ class Coordinator:
         self.stamp = checkpoint.Stamp(
             self.agreement.digest, __version__, "", f"jax {jax.__version__}"
         )
+        self._known_base = digest(shipped_start(self.plan))
         self.state = self._first_state()
         self.rests = find_rests(self.history)
         self._started = self.clock()
@@ -256,11 +262,12 @@ class Coordinator:
         return [client for client in clients if client not in still]
 
     def _request(self, kind: str, client: str, **facts: Any) -> Message:
-        # A request that comes with the shared params.
+        # A request that comes with the shared params, but for those that every client has.
         found = self.plan.server.broadcast(self.state, self.clients.ids.index(client))
         shared = {name: np.asarray(value) for name, value in found.items()}
         known = {"agreement": self.agreement.digest, "base": digest(shared)}
-        return Message(kind, {**known, **facts}, shared)
+        is_there = known["base"] == self._known_base
+        return Message(kind, {**known, **facts}, {} if is_there else shared)
 
     def _numbers(self) -> dict[str, int]:
         # Of every round: the config's, or fewer where histories are short.

@@ -20,7 +20,7 @@ from plfl.config import Config
 from plfl.data.sources import Loaded
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.files.state import COUNT_FILE, PLAN_FILE, parse_counts
-from plfl.deploy.protocol.agreement import Agreement, shared_shapes
+from plfl.deploy.protocol.agreement import Agreement, shared_shapes, shipped_start
 from plfl.deploy.protocol.commitment import Asked, Commitment, Refused, forget_programs
 from plfl.deploy.protocol.messages import DONE, END, PLAN, READY, UPDATE, Message, leave, refuse
 from plfl.deploy.protocol.policy import (
@@ -173,17 +173,19 @@ class Node:
                 "again"
             )
         shapes = shared_shapes(self.agreed.plan())
-        if odd := sorted(set(request.arrays) ^ set(shapes)):
+        # None came where the run begins with what this client has.
+        arrays = request.arrays or shipped_start(self.agreed.plan())
+        if odd := sorted(set(arrays) ^ set(shapes)):
             raise Refused(
                 f"the server sent parameter {odd[0]!r}, or left it out, against what was agreed"
             )
         for name, (shape, dtype) in shapes.items():
-            value = request.arrays[name]
+            value = arrays[name]
             if value.shape != shape or value.dtype != dtype:
                 raise Refused(
                     f"parameter {name!r} came as {value.dtype} {value.shape}, not {dtype} {shape}"
                 )
-        sent = {name: np.asarray(request.arrays[name]) for name in shapes}
+        sent = {name: np.asarray(arrays[name]) for name in shapes}
         _refuse_if(fault_of_params(self.policy, sent))
         if digest(sent) != request.facts["base"]:
             raise Refused("the parameters that came are not those that the request names")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from plfl.config import Config
+from plfl.config import NOTHING, PRETRAINED, Config
 from plfl.deploy.files.settings import FREE, Policy
 from plfl.deploy.protocol.agreement import AT_HOME
 from plfl.deploy.protocol.messages import REQUESTS, TRAIN, Message, is_of_type
@@ -72,7 +72,9 @@ def fault_of_config(policy: Policy, config: Config) -> str | None:
         return (
             f"rounds = {config.rounds} is above this client's limit of {policy.max_rounds} rounds"
         )
-    own = complete(make_recipe(config.recipe, policy.settings))
+    if config.init not in (NOTHING, PRETRAINED):
+        return "init has to be pretrained or none here; a folder is a server's own business"
+    own = complete(make_recipe(config.recipe, {"init": config.init, **policy.settings}))
     if name := next(_differing(config, own), None):
         value = _show(getattr(config, name))
         takes = "takes at most" if name in _AT_MOST else "has"
@@ -87,7 +89,8 @@ def fault_of_config(policy: Policy, config: Config) -> str | None:
 def agreed_settings(config: Config) -> dict[str, Any]:
     """What a policy's `settings` must hold for a client to take part in a run with this config."""
     values = complete(config).model_dump(mode="json")
-    names = _differing(complete(config), complete(make_recipe(config.recipe, {})))
+    own = make_recipe(config.recipe, {"init": config.init})  # which a server may choose
+    names = _differing(complete(config), complete(own))
     return {name: values[name] for name in names if values[name] is not None}
 
 

@@ -81,8 +81,13 @@ class Engine(ABC):
         """The first state of a federation whose clients have these personal params (clients,
         ...).
         """
-        state = self.fetch(self.init())
-        return self.place(state._replace(clients=state.clients._replace(personal=personal)))
+        return self.go_back(self.init(), personal)
+
+    def go_back(self, state: FederationState, personal: Any, server: Any = None) -> FederationState:
+        """The state with other personal params (clients, ...), and with another server."""
+        state = self.fetch(state)
+        clients = state.clients._replace(personal=personal)
+        return self.place(FederationState(server or state.server, clients))
 
     def sent_params(self, state: FederationState) -> Params:
         """What the server would send each client next: (clients, ...) on the host."""

@@ -33,7 +33,14 @@ from plfl.report.charts import (
     stroke_chart,
     thin,
 )
-from plfl.report.compare import Rival, name_rival, say_ahead, say_missing, say_rivals
+from plfl.report.compare import (
+    Rival,
+    name_rival,
+    say_ahead,
+    say_course,
+    say_missing,
+    say_rivals,
+)
 from plfl.report.pages.clients import (
     MAX_CHARTED_CLIENTS,
     draw_clients,
@@ -81,6 +88,7 @@ def make_page(folder: Path, result: dict[str, Any]) -> str:
         rivals=rivals,
         words=say_rivals(rivals),
         missing=say_missing(rivals),
+        course=say_course(result),
         name_rival=name_rival,
         remarks=_remarks(result, clients),
         history=history,

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic.dataclasses import dataclass as validated
 
-from plfl.config import Config, check_key, check_keys
+from plfl.config import NOTHING, Config, check_key, check_keys
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
 from plfl.data.sources import Asked, load_sources
@@ -31,7 +31,7 @@ from plfl.errors import BadInput, require
 from plfl.federate.plan import AGGREGATE_SETTINGS, CLIENT_SETTINGS, SERVER_SETTINGS, complete
 from plfl.forecast import families
 from plfl.forecast.windows import Task, make_task
-from plfl.recipes import make_recipe
+from plfl.recipes import NETWORK, make_recipe
 from plfl.runs.comparisons import NAMES
 
 # What a run is trained on: a source and the number of a fold.
@@ -61,8 +61,11 @@ class Run:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it runs by itself: a stack knows rounds only, and one view of the data."""
-        return not families.find(self.config.model).can_be_stacked or self.config.tune_rounds > 0
+        """Whether it runs by itself: a stack knows rounds only, as many for all and from nothing,
+        and one view of the data.
+        """
+        own = (self.config.init != NOTHING, self.config.patience, self.config.tune_rounds)
+        return any(own) or not families.find(self.config.model).can_be_stacked
 
     def stack_key(self) -> str:
         """Equal for runs whose settings allow one stack."""
@@ -126,6 +129,8 @@ class Study:
     ) -> Config:
         """The config of one run, as far as the study says it."""
         values = self.settings | dict(point or {}) | {"data": (source,), "seed": seed}
+        if set(NETWORK) & {*self.grid, *self.settings}:
+            values.setdefault("init", NOTHING)  # networks are compared from the same start
         config = make_recipe(self.recipe, values)
         if fold:
             config = config.model_copy(update={"split": split_fold(config.split, fold)})
