@@ -75,6 +75,7 @@ class Understood:
     num_before: int  # lines before the header
     time: tuple[str, ...]
     time_words: str
+    ids: tuple[str, ...]  # columns that tell meters apart
     zone: str | None
     stamp_zone: str | None  # of the stamps, where it is not the meters' own
     is_end: bool
@@ -82,6 +83,7 @@ class Understood:
     loads: tuple[str, ...]
     unit: str
     is_unit_said: bool
+    register_columns: tuple[str, ...]
     registers: tuple[str, ...]
     covariates: tuple[str, ...]
     skipped: tuple[str, ...]

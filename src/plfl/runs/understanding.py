@@ -4,6 +4,9 @@ import json
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from plfl.config import TABLE_FIELDS, Config
 from plfl.data.notes import say_count, say_length
@@ -25,6 +28,58 @@ def describe(table: Understood, panel: Panel | None) -> list[str]:
         f"readings: {_say_readings(table, panel)}",
         f"meters: {_say_meters(table, panel)}",
         f"skipped: {_some(table.skipped) or 'nothing'}",
+    ]
+
+
+def to_dict(tables: Sequence[Understood], panel: Panel | None) -> dict[str, Any]:
+    """For JSON: how tables were read; what they differ in is null, and said in `tables`."""
+    each = [{**_facts(table), "lines": describe(table, panel)} for table in tables]
+    names = ("format", "columns", "unit", "zone", "stamps", "stamp_zone", "layout", "registers")
+    first = each[0] if each else dict.fromkeys(names)
+    return {
+        **{
+            name: first[name] if all(table[name] == first[name] for table in each) else None
+            for name in names
+        },
+        "lines": [line for table in each for line in table["lines"]],
+        "tables": each,
+    }
+
+
+def _facts(table: Understood) -> dict[str, Any]:
+    columns = {
+        "time": table.time,
+        "id": table.ids,
+        "load": table.loads,
+        "register": table.register_columns,
+        "covariates": table.covariates,
+        "skipped": table.skipped,
+    }
+    return {
+        "file": table.file,
+        "format": table.format,
+        "columns": {role: list(names) for role, names in columns.items()},
+        "unit": table.unit,
+        "zone": table.zone or "UTC",
+        "stamps": "end" if table.is_end else "start",
+        "stamp_zone": table.stamp_zone,
+        "layout": table.layout,
+        "registers": list(table.registers),
+    }
+
+
+def list_clients(panel: Panel | None) -> list[dict[str, Any]]:
+    """For JSON: each meter of a panel, with the energy of all its readings."""
+    if panel is None:
+        return []
+    return [
+        {
+            "id": client,
+            "num_readings": int(np.isfinite(load).sum()),
+            "interval_minutes": panel.minutes,
+            "energy_kwh": float(np.nansum(load, dtype=np.float64)),
+        }
+        for client, load in zip(panel.ids, panel.load, strict=True)
     ]
 
 

@@ -26,6 +26,7 @@ from plfl.data.tables.columns import Columns
 from plfl.data.tables.forms import EPOCH_UNITS
 from plfl.data.tables.roles import Roles, find_roles
 from plfl.data.tables.statics import Statics, read_statics
+from plfl.data.tables.times import as_tuple
 from plfl.data.tables.words import unit_of
 from plfl.errors import BadInput
 
@@ -128,6 +129,7 @@ def _understood(table: _Table) -> Understood:
         num_before=max(0, (table.columns.first_line or 1) - 1 - table.columns.has_header),
         time=roles.time,
         time_words=roles.time_words + (" with offsets" if _shows_offsets(roles) else ""),
+        ids=roles.ids,
         zone=table.clock.zone,
         stamp_zone=None if roles.has_offset else table.clock.stamp_zone,
         is_end=table.clock.is_end,
@@ -135,6 +137,7 @@ def _understood(table: _Table) -> Understood:
         layout=roles.config.layout,
         unit=", ".join(dict.fromkeys(roles.units)),
         is_unit_said=roles.is_unit_said,
+        register_columns=as_tuple(roles.config.register_column),
         registers=roles.config.registers or (),
         covariates=roles.covariates,
         skipped=tuple(roles.skipped),
