@@ -64,7 +64,7 @@ class Loaded:
         registers = {finding.client for finding in self.findings if finding.code == "PLF204"}
         ids = set(self.panel.ids if self.panel else ())
         told = {
-            ("end" if table.is_end else "start", table.stamp_zone, table.unit)
+            ("end" if table.is_end else "start", table.stamp_zone, table.roles.unit)
             for table in self.understood
         }
         if len(told) != 1 or (registers & ids and ids - registers):

@@ -13,6 +13,8 @@ from plfl.data.notes import say_count, say_length
 from plfl.data.panel import Panel
 from plfl.data.readings import Understood
 from plfl.data.rules import Finding
+from plfl.data.tables.forms import EPOCH_UNITS
+from plfl.data.tables.times import as_tuple
 from plfl.errors import find_settings
 
 # Names that a line shows.
@@ -27,7 +29,7 @@ def describe(table: Understood, panel: Panel | None) -> list[str]:
         f"time: {_say_time(table)}",
         f"readings: {_say_readings(table, panel)}",
         f"meters: {_say_meters(table, panel)}",
-        f"skipped: {_some(table.skipped) or 'nothing'}",
+        f"skipped: {_some(tuple(table.roles.skipped)) or 'nothing'}",
     ]
 
 
@@ -47,24 +49,25 @@ def to_dict(tables: Sequence[Understood], panel: Panel | None) -> dict[str, Any]
 
 
 def _facts(table: Understood) -> dict[str, Any]:
+    roles = table.roles
     columns = {
-        "time": table.time,
-        "id": table.ids,
-        "load": table.loads,
-        "register": table.register_columns,
-        "covariates": table.covariates,
-        "skipped": table.skipped,
+        "time": roles.times.columns,
+        "id": roles.ids,
+        "load": roles.loads,
+        "register": as_tuple(roles.config.register_column),
+        "covariates": roles.covariates,
+        "skipped": roles.skipped,
     }
     return {
         "file": table.file,
-        "format": table.format,
+        "format": roles.profile.title if roles.profile else None,
         "columns": {role: list(names) for role, names in columns.items()},
-        "unit": table.unit,
+        "unit": roles.unit,
         "zone": table.zone or "UTC",
         "stamps": "end" if table.is_end else "start",
         "stamp_zone": table.stamp_zone,
-        "layout": table.layout,
-        "registers": list(table.registers),
+        "layout": roles.config.layout,
+        "registers": list(roles.config.registers or ()),
     }
 
 
@@ -84,33 +87,38 @@ def list_clients(panel: Panel | None) -> list[dict[str, Any]]:
 
 
 def _say_file(table: Understood) -> str:
-    columns = say_count(table.num_columns, "column")
+    format = f"{table.roles.profile.title}; " if table.roles.profile else ""
     before = f", after {say_count(table.num_before, 'other line')}" if table.num_before else ""
-    return f"{table.format}; {columns}{before}" if table.format else f"{columns}{before}"
+    return f"{format}{say_count(table.num_columns, 'column')}{before}"
 
 
 def _say_time(table: Understood) -> str:
+    roles = table.roles
+    shows_offsets = roles.times.has_offset and roles.config.time_format not in EPOCH_UNITS
     clock = table.zone or "UTC"
     if table.stamp_zone and table.stamp_zone != clock:
         clock = f"{clock}, stamps in {table.stamp_zone}"
+    form = roles.times.words + (" with offsets" if shows_offsets else "")
     side = "ends" if table.is_end else "starts"
-    return f"{' + '.join(table.time)}, {table.time_words}, {clock}, {side} of intervals"
+    return f"{' + '.join(roles.times.columns)}, {form}, {clock}, {side} of intervals"
 
 
 def _say_readings(table: Understood, panel: Panel | None) -> str:
+    roles = table.roles
     names = {
-        "wide": f"{say_count(len(table.loads), 'column')}",
-        "days": f"{len(table.loads)} columns, a row per day",
-    }.get(table.layout, " + ".join(table.loads))
-    registers = f" of {_some(table.registers)}" if table.registers else ""
-    unit = table.unit if table.is_unit_said else f"{table.unit} (assumed)"
+        "wide": f"{say_count(len(roles.loads), 'column')}",
+        "days": f"{len(roles.loads)} columns, a row per day",
+    }.get(roles.config.layout, " + ".join(roles.loads))
+    registers = f" of {_some(roles.config.registers)}" if roles.config.registers else ""
+    unit = roles.unit if roles.is_unit_said else f"{roles.unit} (assumed)"
     per = f" per {say_length(panel.seconds)}" if panel else ""
     return f"{names}{registers}, {unit}{per}"
 
 
 def _say_meters(table: Understood, panel: Panel | None) -> str:
     ids = panel.ids if panel else ()
-    beside = f"; beside the load: {_some(table.covariates)}" if table.covariates else ""
+    covariates = table.roles.covariates
+    beside = f"; beside the load: {_some(covariates)}" if covariates else ""
     return f"{len(ids):,}{f' ({_some(ids)})' if ids else ''}{beside}"
 
 

@@ -62,7 +62,7 @@ class _Finder:
         self.has_ids = bool(ids)
         self.named = as_tuple(config.load_column)
         self.skipped: dict[str, str] = {}
-        rest = [name for name in head.names if name not in used and name not in self.named]
+        rest = [name for name in head.kinds if name not in used and name not in self.named]
         self.numbers = [name for name in rest if self._is_usable(name)]
 
     def find(self) -> Loads:
@@ -82,9 +82,11 @@ class _Finder:
     def _choose(self) -> tuple[str, ...]:
         """Columns that speak of consumption, or of nothing in particular."""
         known = self._known()
-        loads = [name for name in known if _quantity(name) == "consumption"]
-        meters = [name for name in known if _quantity(name) in ("", "consumption")]
+        loads = [name for name in known if words.quantity_of(name) == "consumption"]
+        meters = [name for name in known if words.quantity_of(name) in ("", "consumption")]
         general = words.prefer(list(filter(words.is_general, loads)))
+        if not loads and len(values := list(filter(words.is_value, meters))) == 1:
+            return tuple(values)
         is_said = any(map(words.unit_of, loads))
         if general and (is_said or len(general) >= len(meters) - len(loads)):
             return tuple(general)
@@ -101,14 +103,16 @@ class _Finder:
 
     def _is_code(self, name: str) -> bool:
         values = set(self.head.cells[name])
-        is_one = len(values) == 1 and not _quantity(name)
-        return is_one and all(len(value) > 3 and value.isdigit() for value in values)
+        is_one = len(values) == 1 and not words.quantity_of(name) and len(min(values)) > 3
+        return (is_one or words.is_id(name)) and all(map(str.isdigit, values))
 
     def _empty_meters(self) -> list[str]:
         """Columns of a wide table that hold nothing."""
         empty = [name for name in self.numbers if self.head.kinds[name] == "empty"]
         has_some = len(empty) < len(self.numbers)
-        return [name for name in empty if has_some and not (self.has_ids or _quantity(name))]
+        return [
+            name for name in empty if has_some and not (self.has_ids or words.quantity_of(name))
+        ]
 
     def _ask(self, chosen: Sequence[str]) -> Fault:
         """Which of several columns has the readings."""
@@ -126,9 +130,10 @@ class _Finder:
         doubtful = [name for name in self.numbers if words.is_doubtful(name)]
         if doubtful and not any(map(words.unit_of, chosen)):
             shown = ", ".join(repr(name) for name in doubtful[:_MOST_NAMED])
+            quantity = words.quantity_of(doubtful[0])
             raise self.head.columns.fault(
                 "PLF302",
-                f"{shown} could be {_quantity(doubtful[0])}, or a meter as the other columns are",
+                f"{shown} could be {quantity}, or a meter as the other columns are",
                 doubtful[0],
                 advice="say so: ‹layout=wide› if each column is a meter (or name those that are: "
                 "‹load_column=[...]›)",
@@ -163,7 +168,7 @@ class _Finder:
         meters = [
             name
             for name in self.numbers
-            if _quantity(name) in ("", "consumption") or words.is_doubtful(name)
+            if words.quantity_of(name) in ("", "consumption") or words.is_doubtful(name)
         ]
         if not meters:
             raise missing(self.head.columns, "y", "load_column")
@@ -198,19 +203,20 @@ class _Finder:
         if is_named and self.is_nixtla:
             return tuple(beside)
         wanted = ("weather", "", words.FACT) if is_named else ("weather",)
-        return tuple(name for name in beside if self._measures(name, wanted))
-
-    def _measures(self, name: str, quantities: Sequence[str]) -> bool:
-        """Whether a column holds one of these quantities."""
-        return _quantity(name) in quantities and self.head.kinds[name] != "empty"
+        found = (name for name in beside if words.quantity_of(name) in wanted)
+        return tuple(name for name in found if self.head.kinds[name] != "empty")
 
     def _are_tariffs(self, names: Sequence[str]) -> bool:
         """Whether names of one meter's readings differ in the tariff alone."""
-        is_load = self.has_ids or "consumption" in map(_quantity, names)
+        is_load = (
+            self.has_ids
+            or all(map(words.unit_of, names))
+            or "consumption" in map(words.quantity_of, names)
+        )
         return is_load and len(names) > 1 and len(set(map(words.without_tariff, names))) == 1
 
     def _find_returned(self) -> tuple[str, ...]:
-        return tuple(name for name in self.numbers if _quantity(name) == "returned energy")
+        return tuple(name for name in self.numbers if words.quantity_of(name) == "returned energy")
 
     def _is_usable(self, name: str) -> bool:
         """Whether a column could be numbers; others are noted."""
@@ -226,7 +232,3 @@ class _Finder:
         if kind != "time":
             self.skipped[name] = f"its cells are {'texts' if kind == 'text' else 'no numbers'}"
         return False
-
-
-def _quantity(name: str) -> str:
-    return words.meaning_of(name).quantity

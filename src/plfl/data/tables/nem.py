@@ -89,8 +89,7 @@ def _to_channel(nmi: str, register: str, days: _Days) -> Channel:
 
 def _split(content: Content, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
     """The cells of each line, with its number."""
-    is_wide = content.peek()[:2] in (b"\xff\xfe", b"\xfe\xff")
-    encoding = "utf-16" if is_wide else "utf-8-sig"
+    encoding = "utf-16" if content.peek()[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     with io.TextIOWrapper(stream, encoding, errors="replace") as lines:
         for number in itertools.count(1):
             line = lines.readline(_LONGEST_LINE)

@@ -11,6 +11,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -29,6 +30,8 @@ _LARGEST_BLOCK = 1 << 23
 _LINES_IN_BLOCK = 16
 # The comma is tried last: it also stands inside numbers.
 _DELIMITERS = "\t;|,"
+# Those that spreadsheets write, in western countries, Japan and China.
+_ENCODINGS = ("utf-8", "cp1252", "cp932", "gb18030")
 # Of the rows, that have to have the same number of cells.
 _MOST = 0.8
 # Of a column's cells, that make it a column of numbers or of times.
@@ -134,11 +137,11 @@ def _find_lines(text: str, file: str, *, is_cut: bool) -> list[str]:
 def _find_encoding(sample: bytes, file: str) -> str:
     if b"\0" in sample:
         raise fault("PLF305", "it is neither text nor another kind of table", file=file)
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(sample)
-    except UnicodeDecodeError:
-        return "cp1252"  # what spreadsheets of western countries write
-    return "utf-8"
+    for encoding in _ENCODINGS:
+        with suppress(UnicodeDecodeError):
+            codecs.getincrementaldecoder(encoding)().decode(sample)
+            return encoding
+    return _ENCODINGS[1]
 
 
 def _decode(sample: bytes, encoding: str, file: str) -> str:
@@ -200,8 +203,7 @@ def _find_body(rows: list[list[str]]) -> tuple[int, int]:
     """The first row of readings, and how many cells most of them have."""
     body = rows[max(min(1, len(rows) - 1), min(12, len(rows) // 3)) :]
     width = Counter(map(len, body)).most_common(1)[0][0]
-    likely = [row for row in body if len(row) == width]
-    kinds = [_main_kind([row[k] for row in likely]) for k in range(width)]
+    kinds = list(map(_main_kind, zip(*(row for row in body if len(row) == width), strict=True)))
     for at, row in enumerate(rows):
         if _is_like(row, kinds):
             return at, width
@@ -220,8 +222,10 @@ def _with_units(rows: list[list[str]], at: int, names: list[str]) -> list[str]:
     upper = [" ".join(cell.split()) for cell in rows[at - 1]]
     if not all(upper):
         return names
-    pairs = zip(upper, names, strict=False)  # the last cell may be missing
-    return [f"{name} [{unit.strip('[]()')}]" if unit else name for name, unit in pairs]
+    return [
+        f"{name} [{unit.strip('[]()')}]" if unit else name
+        for name, unit in zip(upper, names, strict=False)  # the last cell may be missing
+    ]
 
 
 def _is_short(cell: str) -> bool:
