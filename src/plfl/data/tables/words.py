@@ -111,7 +111,9 @@ _TARIFF = re.compile(
 # Of several columns about one meter: what the house uses, before what comes from the grid.
 _PREFERRED = (
     re.compile(r"\b(total|gesamt\w*)\b.*\b(consum\w*|usage|use|load|verbrauch)\b"),
-    re.compile(r"\b(cons[uo]m\w*|usage|used?|loads?|demand|home|house|\w*verbr\w*|forbrug|mængde)\b"),
+    re.compile(
+        r"\b(cons[uo]m\w*|usage|used?|loads?|demand|home|house|\w*verbr\w*|forbrug|mængde)\b"
+    ),
     re.compile(r"\b(import\w*|delivered|bezug\w*|offtake|afname|soutirage)\b"),
     re.compile(r""),
 )
