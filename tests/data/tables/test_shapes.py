@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from data.planted import write_text
-from data.tables.odd_shapes import SHAPES
-from data.tables.shapes import Shape
+from data.tables.shapes import SHAPES, Shape
 from plfl.config import Config
 from plfl.data.rules import Fault
 from plfl.data.sources import load_source
