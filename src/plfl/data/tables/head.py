@@ -100,11 +100,12 @@ class Head:
         """Whether rows come again and again, by these columns: not just where clocks go back."""
         num_rows = 0
         seen = pa.schema([(name, pa.string()) for name in names]).empty_table()
-        for batch in self.columns.read(names):
-            num_rows += batch.num_rows
-            own = pa.table({name: batch.column(name).cast(pa.string()) for name in names})
-            seen = pa.concat_tables([seen, own]).group_by(list(names)).aggregate([])
-        return num_rows > _REPEATED * seen.num_rows
+        with suppress(pa.ArrowException):  # of lists and the like Arrow makes no texts
+            for batch in self.columns.read(names):
+                num_rows += batch.num_rows
+                own = pa.table({name: batch.column(name).cast(pa.string()) for name in names})
+                seen = pa.concat_tables([seen, own]).group_by(list(names)).aggregate([])
+        return num_rows > _REPEATED * seen.num_rows > 0
 
     def marked(self, names: Sequence[str]) -> Iterable[str]:
         """The texts of columns that have a point or a comma in them."""

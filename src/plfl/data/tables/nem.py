@@ -164,7 +164,7 @@ class _Reader:
         if len(cells) < num + _DAY_CELLS:
             raise self._fault(f"it has {max(0, len(cells) - _DAY_CELLS)} values, not {num}")
         number = self._read_date(cells[1])
-        energy = self._read_values(cells[_DAY_CELLS : num + _DAY_CELLS]) * factor
+        energy = self._read_values(cells[_DAY_CELLS : num + _DAY_CELLS], factor)
         rest = [*cells[num + _DAY_CELLS :], "", "", "", ""]
         updated = rest[_UPDATED]
         if rest[0].startswith(_MISSING):
@@ -182,9 +182,10 @@ class _Reader:
         except ValueError:
             raise self._fault(f"{text[:20]!r} is no date (YYYYMMDD)") from None
 
-    def _read_values(self, cells: list[str]) -> np.ndarray:
+    @np.errstate(over="ignore")
+    def _read_values(self, cells: list[str], factor: float) -> np.ndarray:
         try:
-            values = np.array([cell or "nan" for cell in cells], np.float64)
+            values = np.array([cell or "nan" for cell in cells], np.float64) * factor
         except ValueError:
             wrong = next(cell for cell in cells if not _is_number(cell))
             raise self._fault(f"{wrong[:20]!r} is no number") from None
