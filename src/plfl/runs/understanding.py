@@ -136,7 +136,7 @@ def complete_command(
     grave = [finding for finding in findings if finding.rule.level in _GRAVE]
     calendar = [finding for finding in findings if finding.code == "PLF111"]
     asked = find_settings((grave or calendar)[0].fix) if grave or calendar else {}
-    if grave and not asked:
+    if grave and asked.items() <= _given(config).items():
         return None
     words = ["plfl", "check", *sources] if grave else ["plfl", "run", *_each("--data", sources)]
     settings = [f"{name}={text}" for name, text in (_given(config) | asked).items()]

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,7 @@ _LARGEST_EPOCH = 4e18
 # Days of spreadsheets are counted from 1899; they are rounded to seconds.
 _SERIALS = 25_569 * _DAY - 0.5
 _DROP = "write when it was, or delete the row if it is no reading (a total, or a header once more)"
+_ONE_WAY = "write all stamps in one way, best in ISO 8601"
 # Zones by the letters that people write; those that mean several places are left out.
 _LETTERS = {
     "UTC": 0, "GMT": 0, "WET": 0, "BST": 1, "WEST": 1, "CET": 1, "MEZ": 1, "CEST": 2, "MESZ": 2,
@@ -114,7 +116,7 @@ def _parse(
         why = (
             "{} is no time with an offset, or without one as the first stamps have it, in ISO 8601"
         )
-        rows.refuse("PLF102", name, [not _can_cast(text, kind) for text in texts], why)
+        _refuse_others(rows, name, [not _can_cast(text, kind) for text in texts], why)
         raise
 
 
@@ -131,9 +133,15 @@ def _parse_as(rows: Rows, name: str, texts: pa.Array, time_format: str) -> pa.Ar
             f"time_format = {time_format!r} cannot be used ({reason_of(error)})",
             "say how the stamps are written: ‹time_format=%d/%m/%Y %H:%M›",
         ) from None
-    rows.refuse("PLF102", name, parsed.is_null(), f"{{}} does not match {time_format!r}")
+    _refuse_others(rows, name, parsed.is_null(), f"{{}} does not match {time_format!r}")
     rows.refuse("PLF102", name, _is_no_date(texts, parsed, time_format), "{} is no date")
     return parsed
+
+
+def _refuse_others(rows: Rows, name: str, is_other: Any, detail: str) -> None:
+    """Stamps that are written in another way than those before them, or than is said."""
+    is_mixed = rows.first > 0 or not np.asarray(is_other)[:1].all()
+    rows.refuse("PLF102", name, is_other, detail, _ONE_WAY if is_mixed else "")
 
 
 def _refuse_words(rows: Rows, name: str, texts: pa.Array) -> None:

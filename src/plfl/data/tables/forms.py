@@ -254,6 +254,5 @@ def number_of(cell: str, decimal: str) -> float:
     text = split_unit(cell)[0]
     if not _NUMBER.fullmatch(text):
         return math.nan
-    other = "," if decimal == "." else "."
-    plain = re.sub(rf"[{other}' \u00a0\u202f]", "", text).replace(decimal, ".")
+    plain = re.sub(rf"[{'.,'.replace(decimal, '')}' \u00a0\u202f]", "", text).replace(decimal, ".")
     return float(plain) if plain.count(".") < 2 else math.nan

@@ -130,10 +130,9 @@ class _Finder:
         doubtful = [name for name in self.numbers if words.is_doubtful(name)]
         if doubtful and not any(map(words.unit_of, chosen)):
             shown = ", ".join(repr(name) for name in doubtful[:_MOST_NAMED])
-            quantity = words.quantity_of(doubtful[0])
             raise self.head.columns.fault(
                 "PLF302",
-                f"{shown} could be {quantity}, or a meter as the other columns are",
+                f"{shown} could be {words.quantity_of(doubtful[0])}, or a meter like the others",
                 doubtful[0],
                 advice="say so: ‹layout=wide› if each column is a meter (or name those that are: "
                 "‹load_column=[...]›)",

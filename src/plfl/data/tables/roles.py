@@ -59,11 +59,6 @@ class Roles:
         return ", ".join(dict.fromkeys(self.units))
 
     @property
-    def has_ids(self) -> bool:
-        """Whether the table names its meters."""
-        return bool(self.ids) or self.is_wide
-
-    @property
     def is_wide(self) -> bool:
         """Whether each column of readings is a meter."""
         return self.config.layout == "wide"
@@ -317,8 +312,7 @@ class _Finder:
         beside = self._unit_beside(column, registers, ids)
         above = words.unit_above(self.columns.before)
         said = [beside or self._own_unit(name, above) for name in loads]
-        unsaid = [name for name, unit in zip(loads, said, strict=True) if not unit]
-        self._ask_for_unit(unsaid)
+        self._ask_for_unit(name for name, unit in zip(loads, said, strict=True) if not unit)
         return tuple(unit or "kWh" for unit in said), all(said)
 
     def _unit_beside(

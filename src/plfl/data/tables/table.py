@@ -53,7 +53,17 @@ def read_columns(columns: Columns, config: Config) -> Readings:
         covariate_names=roles.covariates,
         static_names=statics.names,
         findings=findings,
-        understood=(_understood(table),),
+        understood=(
+            Understood(
+                file=columns.file,
+                num_columns=len(columns.schema.names),
+                num_before=max(0, (columns.first_line or 1) - 1 - columns.has_header),
+                zone=table.clock.zone,
+                stamp_zone=None if roles.times.has_offset else table.clock.stamp_zone,
+                is_end=table.clock.is_end,
+                roles=roles,
+            ),
+        ),
     )
 
 
@@ -128,18 +138,6 @@ class _Table:
             is_cumulative=self.roles.config.cumulative,
             **own,
         )
-
-
-def _understood(table: _Table) -> Understood:
-    return Understood(
-        file=table.columns.file,
-        num_columns=len(table.columns.schema.names),
-        num_before=max(0, (table.columns.first_line or 1) - 1 - table.columns.has_header),
-        zone=table.clock.zone,
-        stamp_zone=None if table.roles.times.has_offset else table.clock.stamp_zone,
-        is_end=table.clock.is_end,
-        roles=table.roles,
-    )
 
 
 # Long tables, and those with a row per day

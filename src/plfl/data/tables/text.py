@@ -24,6 +24,9 @@ from plfl.data.tables.forms import MISSING, kind_of
 
 _SAMPLE_BYTES = 1 << 18
 _SAMPLE_ROWS = 1000
+# More is read where that holds fewer lines.
+_LARGEST_SAMPLE = 1 << 22
+_FEWEST_LINES = 4
 # A file is read in blocks that hold many of its lines; pyarrow reads dozens of blocks ahead.
 _LEAST_BLOCK = 1 << 17
 _LARGEST_BLOCK = 1 << 23
@@ -84,8 +87,10 @@ def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Column
 
 def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     """Look at the beginning of a file."""
-    sample = _read_sample(open_file, file)
-    is_cut = len(sample) == _SAMPLE_BYTES
+    sample = _read_sample(open_file, file, _SAMPLE_BYTES)
+    if len(sample) == _SAMPLE_BYTES and len(sample.splitlines()) < _FEWEST_LINES:
+        sample = _read_sample(open_file, file, _LARGEST_SAMPLE)
+    is_cut = len(sample) in (_SAMPLE_BYTES, _LARGEST_SAMPLE)
     mark = next((mark for mark in _MARKS if sample.startswith(mark)), b"")
     encoding = _MARKS.get(mark) or _find_encoding(sample, file)
     lines = _find_lines(_decode(sample, encoding, file), file, is_cut=is_cut)
@@ -116,10 +121,10 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     )
 
 
-def _read_sample(open_file: Callable[[], BinaryIO], file: str) -> bytes:
+def _read_sample(open_file: Callable[[], BinaryIO], file: str, num_bytes: int) -> bytes:
     try:
         with open_file() as stream:
-            return stream.read(_SAMPLE_BYTES)
+            return stream.read(num_bytes)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise fault("PLF305", reason_of(error), file=file) from None
 
@@ -127,10 +132,10 @@ def _read_sample(open_file: Callable[[], BinaryIO], file: str) -> bytes:
 def _find_lines(text: str, file: str, *, is_cut: bool) -> list[str]:
     """The whole lines of a sample, of which some hold something."""
     lines = list(io.StringIO(text.removeprefix("\ufeff"), newline=""))[: -1 if is_cut else None]
+    if is_cut and len(lines) < 2:
+        raise fault("PLF305", "it has no end; it is no table", file=file, line=len(lines) + 1)
     if any(line.strip() for line in lines):
         return lines
-    if is_cut:
-        raise fault("PLF305", "its first line does not end; it is no table", file=file, line=1)
     raise fault("PLF301", "there is nothing in it", file=file, line=1)
 
 

@@ -263,7 +263,8 @@ def _settle(head: Head, config: Config, name: str) -> TimeForm:
 
 def _unknown(head: Head, name: str) -> Fault:
     what = f"{next(iter(head.cells[name]), '')!r} is no time that is known"
-    return head.columns.fault("PLF102", what, name, 0)
+    advice = "write ISO 8601, or say the form: ‹time_format=...›, such as %d/%m/%Y %H:%M"
+    return head.columns.fault("PLF102", what, name, 0, advice=advice)
 
 
 def _find_sides(head: Head, config: Config, chosen: tuple[str, ...]) -> dict[str, Any]:

@@ -94,8 +94,6 @@ _CODES = {
     "returned energy": re.compile(r"(?<![^\s(])([-−–][AP]|[AP][-−–])(?!\w)", re.I),
     "reactive or apparent energy": re.compile(r"(?<![^\s(])([-+][RQ]|[RQ][-+])(?!\w)", re.I),
 }
-# And those of Australian meters, in cells alone: E1 is consumption, B1 is returned.
-_SUFFIX = re.compile(r"[EBKQ]\d")
 _ZONE = re.compile(
     r"\b(Africa|America|Asia|Atlantic|Australia|Europe|Indian|Pacific)(/[A-Z][A-Za-z_-]+){1,2}"
 )
@@ -227,7 +225,7 @@ def choose_registers(values: Sequence[str]) -> list[str]:
     """The registers that count: consumption, or nothing in particular; energy before power."""
     taken = [value for value in values if quantity_of(value) not in (*NOT_LOAD, "weather")]
     energy = [value for value in taken if not is_power(value)]
-    if all(map(_SUFFIX.fullmatch, values)):
+    if all(re.fullmatch(r"[EBKQ]\d", value) for value in values):  # of Australian meters
         energy = [value for value in values if value.startswith("E")]
     return energy or taken
 
