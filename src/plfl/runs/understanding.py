@@ -148,15 +148,10 @@ def _each(option: str, values: Iterable[str]) -> list[str]:
 
 
 def _given(config: Config) -> dict[str, str]:
-    """The settings of tables that a person gave."""
+    """The settings of tables that a person gave, as `--set` takes them."""
     fields = {name: Config.model_fields[name].default for name in TABLE_FIELDS}
     return {
-        name: _as_text(getattr(config, name))
+        name: value if isinstance(value, str) else json.dumps(value)
         for name, default in fields.items()
-        if getattr(config, name) != default
+        if (value := getattr(config, name)) != default
     }
-
-
-def _as_text(value: object) -> str:
-    """A value as `--set` takes it."""
-    return value if isinstance(value, str) else json.dumps(value)

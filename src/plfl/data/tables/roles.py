@@ -319,9 +319,8 @@ class _Finder:
         self, column: str | None, registers: Sequence[str], ids: Sequence[str]
     ) -> str | None:
         """The unit in a column of units, or in the names of registers, or of meters."""
-        cells = self.head.cells
-        names = cells[column][:1] if column else registers or (cells[ids[0]] if ids else ())
-        found = set(map(words.unit_of, names))
+        names = registers or (self.head.cells[ids[0]] if ids else ())
+        found = set(map(words.unit_of, self.head.cells[column][:1] if column else names))
         return found.pop() if len(found) == 1 else None
 
     def _ask_for_unit(self, loads: Iterable[str]) -> None:

@@ -191,7 +191,7 @@ def _find_header(rows: list[list[str]], ends: list[int]) -> tuple[list[str] | No
     """The names above the first row of readings, and how many lines there are before that row."""
     first, width = _find_body(rows)
     at = first - 1
-    while at >= 0 and len(rows[at]) != width and _has_time(rows[at]):
+    while at >= 0 and len(rows[at]) != width and {"date", "datetime"} & {*map(kind_of, rows[at])}:
         at -= 1  # a reading with a cell too many, which is to be named
     if at < 0:
         return None, 0
@@ -214,10 +214,6 @@ def _find_body(rows: list[list[str]]) -> tuple[int, int]:
             return at, width
     # no row of numbers: the first of that width has the names
     return 1 + next(at for at, row in enumerate(rows) if len(row) == width), width
-
-
-def _has_time(row: Sequence[str]) -> bool:
-    return any(kind_of(cell) in ("date", "datetime") for cell in row)
 
 
 def _with_units(rows: list[list[str]], at: int, names: list[str]) -> list[str]:
