@@ -273,6 +273,12 @@ def check_readings(
 ) -> Loaded:
     """Check readings and put them on one grid."""
     panel, findings = make_panel(asked.of(readings), config, scratch)
+    if (
+        panel is None
+        and asked == EVERYTHING
+        and not {"error", "refused"} & {finding.rule.level for finding in findings}
+    ):
+        raise fault("PLF301", "no reading is of a register that counts, as `registers` names them")
     return Loaded(panel and panel.sorted(scratch), tuple(findings), readings.understood)
 
 

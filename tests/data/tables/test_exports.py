@@ -154,6 +154,13 @@ def test_the_json_of_a_check_has_clients_what_was_understood_and_the_command():
     assert facts["command"] == f"plfl run --data {path} --set timezone=Europe/Brussels"
 
 
+def test_registers_that_are_not_there_leave_nothing_to_read():
+    config = Config(timezone="Europe/Brussels", registers=["Afname*"])
+    facts = examine(str(FOLDER / "fluvius_registers.csv"), config).to_dict()
+    assert (facts["clients"], facts["is_usable"]) == ([], False)
+    assert "no reading is of a register that counts" in facts["findings"][0]["detail"]
+
+
 def test_what_tables_differ_in_is_said_of_each():
     paths = [str(FOLDER / name) for name in ("octopus.csv", "london_lcl.csv")]
     understood = examine(paths, Config(timezone="Europe/London")).to_dict()["understood"]

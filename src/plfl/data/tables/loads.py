@@ -168,7 +168,8 @@ class _Finder:
         num = min(map(len, cells))
         if num < _FEWEST_SUMMED:
             return np.full((len(names), 1), np.nan)
-        decimal = find_decimal(chain.from_iterable(cells)) or "."
+        # typed numbers need no vote
+        decimal = find_decimal(chain(*cells) if self.head.columns.first_line else ()) or "."
         return np.array([[number_of(cell, decimal) for cell in some[:num]] for some in cells])
 
     def _meters(self) -> tuple[str, ...]:

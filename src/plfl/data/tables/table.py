@@ -240,7 +240,10 @@ class _Rows:
         if self.register is None or registers is None:
             return None
         texts = rows.texts(self.register).fill_null("").dictionary_encode()
-        counts = [_is_one_of(value.strip(), registers) for value in texts.dictionary.to_pylist()]
+        counts = [  # one that stands there as it is means itself
+            name in registers or any(fnmatchcase(name, pattern) for pattern in registers)
+            for name in map(str.strip, texts.dictionary.to_pylist())
+        ]
         return np.array(counts, bool)[np.asarray(texts.indices)]
 
     def _values(self, rows: Rows) -> np.ndarray:
@@ -316,11 +319,6 @@ class _Rows:
                 yield found
 
         return table, series
-
-
-def _is_one_of(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a register fits a pattern; one that stands there as it is means itself."""
-    return name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _add_registers(series: Series, registers: np.ndarray) -> Series:
@@ -420,6 +418,7 @@ def _read_wide(table: _Table) -> tuple[_Table, Callable[[], Iterator[Series]]]:
     return table, series
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _read_shared(table: _Table) -> tuple[np.ndarray, np.ndarray]:
     """The stamps and the covariates of all meters of a wide table."""
     names = table.roles.covariates
