@@ -968,3 +968,38 @@ def aemo(truth: Truth) -> str:
         for _, _, end, kwh in truth.rows()
     )
     return lines("REGION,SETTLEMENTDATE,TOTALDEMAND,RRP,PERIODTYPE", rows)
+
+
+@shape("America/Denver", 60)
+def main_solar_and_net(truth: Truth) -> str:
+    """What is used, what is made, and their difference."""
+    rows = (
+        f"{start.isoformat()},{kwh:.3f},0.2,{kwh - 0.2:.3f}" for _, start, _, kwh in truth.rows()
+    )
+    return lines("time,Main (kWh),Solar (kWh),Net (kWh)", rows)
+
+
+@shape("Europe/Berlin", 15)
+def units_below_the_names(truth: Truth) -> str:
+    """The second row has the units alone."""
+    rows = (f"{start:%d.%m.%Y %H:%M};{comma(kwh)};0,2" for _, start, _, kwh in truth.rows())
+    return lines("Datum/Zeit;Bezug;Blindarbeit\n;kWh;kvarh", rows)
+
+
+@shape("Europe/London", 30, "a", "b")
+def rows_of_a_database(truth: Truth) -> str:
+    """The number of the row is called id."""
+    rows = (
+        f"{k}|{name}|{start.tz_convert('UTC'):%Y-%m-%d %H:%M:%S}+00|{1000 * kwh:.0f}"
+        for k, (name, start, _, kwh) in enumerate(truth.rows())
+    )
+    return lines("id|device|ts|energy_wh", rows)
+
+
+@shape("America/New_York", 60)
+def hours_in_words(truth: Truth) -> str:
+    """HE01 to HE24 of Oct 16 2023."""
+    rows = (
+        f"{start:%b %d %Y},HE{start.hour + 1:02},{kwh:.3f},kWh" for _, start, _, kwh in truth.rows()
+    )
+    return lines("Date,Hour Ending,Usage,Units", rows)

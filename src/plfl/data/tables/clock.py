@@ -215,7 +215,7 @@ class Clock:
     def _periods(self, rows: Rows, name: str) -> np.ndarray:
         cells = rows.batch.column(name)
         if is_text(cells.type):  # 02X or 2A is the hour that comes again when clocks go back
-            plain = pc.replace_substring_regex(rows.texts(name), "[XABxab]\\s*$", "")
+            plain = pc.replace_substring_regex(rows.texts(name), "^[HERher ]+|[XABxab]\\s*$", "")
             rows = replace(rows, batch=pa.RecordBatch.from_pydict({name: plain}))
         numbers = rows.numbers(name)
         is_wrong = ~(np.abs(numbers) < 1000) | (numbers % 1 != 0)

@@ -44,6 +44,7 @@ _DATES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (rf"\d{{1,2}}{_MONTH}\d{{4}}", ("%d%b%Y",)),
     (rf"\d{{1,2}} {_MONTH}[a-z]* \d{{4}}", ("%d %b %Y",)),
     (rf"{_MONTH}[a-z]* \d{{1,2}}, \d{{4}}", ("%b %d, %Y",)),
+    (rf"{_MONTH}[a-z]* \d{{1,2}} \d{{4}}", ("%b %d %Y",)),
     (r"(19|20)\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", ("%Y%m%d",)),
 )
 _ANY_DATE = "|".join(f"({pattern})" for pattern, _ in _DATES)

@@ -192,9 +192,10 @@ class _Finder:
         return []
 
     def _most_telling(self, names: Sequence[str]) -> str:
-        """The column with the most different ids; the first of those."""
+        """The column with the most different ids that come again; the first of those."""
         if len(names) == 1:
             return names[0]
+        names = list(filter(lambda name: self.head.is_repeated([name]), names)) or names
         return max(names, key=lambda name: len(self.head.distinct(name)))
 
     def _could_be_ids(self, name: str) -> bool:

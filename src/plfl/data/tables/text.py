@@ -231,7 +231,7 @@ def _with_units(rows: list[list[str]], at: int, names: list[str]) -> list[str]:
 
 def _is_short(cell: str) -> bool:
     """Whether a cell could be a unit; [dd.MM.yyyy HH:mm] stands there for dates."""
-    return len(cell.strip("[]()")) <= 4 or (cell.startswith("[") and cell.endswith("]"))
+    return len(cell.strip("[]()")) <= 5 or (cell.startswith("[") and cell.endswith("]"))
 
 
 def _main_kind(cells: Sequence[str]) -> str:

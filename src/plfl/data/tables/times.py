@@ -148,8 +148,10 @@ def _is_count(head: Head, name: str) -> bool:
 
 
 def _number_of(cell: str) -> int | None:
-    """The number of a period; 02X or 2A is the hour that comes again when clocks go back."""
-    digits = cell.strip().upper().rstrip("XAB").removesuffix(".0")
+    """The number of a period, perhaps HE02; 02X or 2A is the hour that comes again when clocks go
+    back.
+    """
+    digits = cell.strip().upper().lstrip("HER ").rstrip("XAB").removesuffix(".0")
     return int(digits) if digits.isascii() and digits.isdigit() else None
 
 

@@ -113,12 +113,13 @@ _PREFERRED = (
         r"\b(cons[uo]m\w*|usage|used?|loads?|demand|home|house|\w*verbr\w*|forbrug|mængde)\b"
     ),
     re.compile(r"\b(import\w*|delivered|bezug\w*|offtake|afname|soutirage)\b"),
+    re.compile(r"^(?!.*\bnet\b)"),
     re.compile(r""),
 )
 _NUMBERED = re.compile(r"\b(house|home|building|meter|site|unit|apartment|flat) ?\d+\b")
 _GENERAL = (
     "total", "active", "global", "value", "values", "hh", "per", "half", "hour", "hourly",
-    "interval", "net", "reading", "readings", "meter", "state", "volume",
+    "interval", "net", "reading", "readings", "meter", "state", "volume", "main", "mains",
     "column", "house", "home", "grid", "amount", "data", "sum", "real", "from", "utility",
     "registado", "registered", "measured", "gemessener", "in", "of", "actual", "forward", "w",
 )  # fmt: skip
