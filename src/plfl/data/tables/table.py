@@ -246,6 +246,7 @@ class _Rows:
         ]
         return np.array(counts, bool)[np.asarray(texts.indices)]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _values(self, rows: Rows) -> np.ndarray:
         """The readings: of one column, added up over several, or a row of them per day."""
         table = self.table
