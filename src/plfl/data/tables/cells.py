@@ -44,7 +44,10 @@ def show(cell: pa.Scalar) -> str:
         return str(np.datetime64(cell.value, cell.type.unit))
     if pa.types.is_date(cell.type):
         return str(np.datetime64(cell.value, "D" if pa.types.is_date32(cell.type) else "ms"))
-    return str(cell.value if pa.types.is_temporal(cell.type) else cell.as_py())[:_SHOWN].strip()
+    try:
+        return str(cell.value if pa.types.is_temporal(cell.type) else cell.as_py())[:_SHOWN].strip()
+    except UnicodeDecodeError:  # the column is refused if it is used
+        return "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,8 @@ from plfl.data.tables.forms import MISSING, kind_of
 
 _SAMPLE_BYTES = 1 << 18
 _SAMPLE_ROWS = 1000
-# More is read where that holds fewer lines.
+# More is read where that holds but a few lines.
 _LARGEST_SAMPLE = 1 << 22
-_FEWEST_LINES = 4
 # A file is read in blocks that hold many of its lines; pyarrow reads dozens of blocks ahead.
 _LEAST_BLOCK = 1 << 17
 _LARGEST_BLOCK = 1 << 23
@@ -88,7 +87,7 @@ def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Column
 def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     """Look at the beginning of a file."""
     sample = _read_sample(open_file, file, _SAMPLE_BYTES)
-    if len(sample) == _SAMPLE_BYTES and len(sample.splitlines()) < _FEWEST_LINES:
+    if len(sample) == _SAMPLE_BYTES and len(sample.splitlines()) < 4:
         sample = _read_sample(open_file, file, _LARGEST_SAMPLE)
     is_cut = len(sample) in (_SAMPLE_BYTES, _LARGEST_SAMPLE)
     mark = next((mark for mark in _MARKS if sample.startswith(mark)), b"")

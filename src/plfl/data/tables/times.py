@@ -178,8 +178,7 @@ def _join(head: Head, config: Config, chosen: tuple[str, ...]) -> Times:
         "name one, or two: the date and the time of day, or the date and the period (or year, "
         "month, day, hour and minute)",
     )
-    date = chosen[0]
-    other = chosen[-1]
+    date, *_, other = chosen
     said = config.time_format
     form = _settle(head, config, date) if len(chosen) == 2 else TimeForm(("%Y %m %d",))
     if len(chosen) in (3, 5):
