@@ -25,6 +25,13 @@ is its level:
 gives every finding with its count and first place (file, row, line, column, client, time). Findings
 also stand in a run's `result.json` and report. Judgements that can be wrong are overruled by `--set
 ignore=CODE` (PLF205, PLF207, PLF209). This page is made by `make docs`.
+
+Beside `findings`, the JSON has `clients` (each meter that was read: `id`, `num_readings`,
+`interval_minutes`, and `energy_kwh` over all its readings), `understood` and `command`, which reads
+the file right (null if only a change of the file helps). `understood` has `columns` (`time`, `id`,
+`load`, `register`, `covariates`, `skipped`), `unit`, `zone`, `stamps` (`start` or `end`),
+`stamp_zone`, `format`, `layout`, `registers` and the five `lines`; what several tables differ in is
+null there, and said of each in `tables`.
 """
 HEAD = """# Config fields
 

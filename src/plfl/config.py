@@ -261,7 +261,7 @@ class Config(Settings):
     stamps: Literal["start", "end"] | None = None
     """Tables: which side of its interval a stamp marks; recognised, else the start."""
     time_format: str | None = None
-    """Tables: how stamps are written, as in strptime, or unix, unix_ms; recognised."""
+    """Tables: how stamps are written, as in strptime, or unix, unix_ms, excel; recognised."""
     unit: Unit | None = None
     """Tables: unit of the readings, energy or mean power; the header's when left out, else kWh."""
     cumulative: bool | None = None

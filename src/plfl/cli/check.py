@@ -1,6 +1,7 @@
 """`plfl check`: the data doctor."""
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ from plfl.config import Config, parse_settings
 from plfl.errors import BadInput, in_shell
 
 if TYPE_CHECKING:
+    from plfl.data.panel import Panel
+    from plfl.data.readings import Understood
     from plfl.data.rules import Rule
     from plfl.runs.doctor import Diagnosis, Group
 
@@ -79,8 +82,7 @@ def print_diagnosis(diagnosis: "Diagnosis") -> None:
     """What the doctor found: how each table was read, the data in one line, a table of faults, and
     the way out of each; at the end the command that reads the data right.
     """
-    for first, *others in diagnosis.understood[:MAX_ROWS]:
-        say(Text(first, "bold"), *(f"  {line}" for line in others), soft_wrap=True)
+    print_understood(diagnosis.understood, diagnosis.panel)
     say(f"{', '.join(diagnosis.sources)}: {_describe(diagnosis)}", soft_wrap=True)
     if diagnosis.findings:
         _print_findings(diagnosis)
@@ -89,6 +91,14 @@ def print_diagnosis(diagnosis: "Diagnosis") -> None:
     if diagnosis.command:
         what = "Use it" if diagnosis.is_usable else "Try"
         say(f"{what}: {diagnosis.command}", soft_wrap=True)
+
+
+def print_understood(tables: "Sequence[Understood]", panel: "Panel | None") -> None:
+    """How each table was read, in five lines."""
+    from plfl.runs.understanding import describe
+
+    for first, *others in (describe(table, panel) for table in tables[:MAX_ROWS]):
+        say(Text(first, "bold"), *(f"  {line}" for line in others), soft_wrap=True)
 
 
 def _print_findings(diagnosis: "Diagnosis") -> None:

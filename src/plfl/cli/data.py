@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column
 
+from plfl.cli.check import print_understood
 from plfl.cli.console import MAX_ROWS, Bar, answer, make_table, right, say, status
 from plfl.config import Config, parse_settings
 
@@ -115,8 +116,7 @@ def convert_data(
 
 def print_converted(result: "Converted") -> None:
     """How each table was read, and what was written."""
-    for first, *others in result.understood[:MAX_ROWS]:
-        say(first, *(f"  {line}" for line in others), soft_wrap=True)
+    print_understood(result.understood, result.panel)
     panel = result.panel
     refused = sorted({str(each.client) for each in result.findings if each.rule.level == "refused"})
     if refused:

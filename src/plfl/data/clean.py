@@ -269,8 +269,7 @@ class _Client:
         group = np.cumsum(~is_copy) - 1  # readings of one stamp
         is_other = is_copy & (values != values[firsts][group]) & np.isfinite(values)
         in_conflict = np.unique(group[is_other])
-        is_same = is_copy & ~np.isin(group, in_conflict)
-        self.notes.readings("PLF103", is_same, "copy")
+        self.notes.readings("PLF103", is_copy & ~np.isin(group, in_conflict), "copy")
         how = self.config.duplicates
         if len(in_conflict) and how == "refuse":
             at = is_other.argmax()

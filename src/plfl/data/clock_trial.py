@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plfl.data.zones import find_shifts, to_utc
+from plfl.data.zones import find_shifts, load_zone, offset_at, to_utc
 
 # Around a change of clocks, what is looked at.
 _WINDOW = 86_400
 _HOUR = 3600
+_FIRST = 200
 _YEARS = 2 * 366 * 86_400
 _SEASON = 90 * 86_400
 
@@ -70,6 +71,17 @@ def try_clocks(
     standard = _name_offset(near.standard)
     names = ["UTC"] if standard == "UTC" else [standard, "UTC"]
     return local + [fixed._replace(stamp_timezone=name) for name in names]
+
+
+def ends_days(stamps: np.ndarray, zone: str | None) -> bool:
+    """Whether stamps run from one interval after midnight to midnight, as ends of whole days do; by
+    the clock of a zone if they are in UTC.
+    """
+    step = np.median(np.abs(np.diff(stamps[:_FIRST]))) if len(stamps) > 1 else 0
+    bounds = np.array([stamps.min(), stamps.max()]) if len(stamps) else np.zeros(2, np.int64)
+    local = bounds + ([offset_at(load_zone(zone), int(bound)) for bound in bounds] if zone else 0)
+    is_long = np.ptp(bounds) >= _WINDOW > step
+    return bool(is_long and step > 0 and (local % _WINDOW == [step, 0]).all())
 
 
 def advise_clock(stamps: np.ndarray, zone: str, *, is_end: bool = False) -> str:

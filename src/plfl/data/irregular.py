@@ -42,8 +42,7 @@ def choose_interval(steps: np.ndarray) -> int:
         return DAY
     at = int(np.searchsorted(np.cumsum(covered), _MOST * covered.sum()))
     usual = int(_STANDARD[at])
-    is_pause = _STANDARD // usual >= _FAR
-    covered[is_pause] = 0
+    covered[_STANDARD // usual >= _FAR] = 0  # pauses
     is_usual = np.abs(steps - usual) <= JITTER * usual
     if steps[is_usual].sum() < _MOST * covered.sum():
         at = int(np.searchsorted(np.cumsum(covered), _NEARLY_ALL * covered.sum()))

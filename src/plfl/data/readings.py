@@ -6,7 +6,7 @@ Every reader (tables, ComStock, generated data, a panel given in Python) ends he
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from plfl.data.detectors import is_register
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
 from plfl.data.zones import to_utc
+
+if TYPE_CHECKING:
+    from plfl.data.tables.roles import Roles
 
 # Steps between the last stamps that say how long a reading lasts.
 _RECENT = 24
@@ -70,22 +73,12 @@ class Understood:
     """How a table was read, for people."""
 
     file: str | None
-    format: str | None  # a known format
     num_columns: int
     num_before: int  # lines before the header
-    time: tuple[str, ...]
-    time_words: str
     zone: str | None
     stamp_zone: str | None  # of the stamps, where it is not the meters' own
     is_end: bool
-    layout: str
-    loads: tuple[str, ...]
-    unit: str
-    is_unit_said: bool
-    registers: tuple[str, ...]
-    covariates: tuple[str, ...]
-    skipped: tuple[str, ...]
-    has_ids: bool  # whether it names its meters
+    roles: "Roles"  # of its columns
 
 
 @dataclass(frozen=True)

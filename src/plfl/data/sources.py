@@ -68,7 +68,7 @@ class Loaded:
         registers = {finding.client for finding in self.findings if finding.code == "PLF204"}
         ids = set(self.panel.ids if self.panel else ())
         told = {
-            ("end" if table.is_end else "start", table.stamp_zone, table.unit)
+            ("end" if table.is_end else "start", table.stamp_zone, table.roles.unit)
             for table in self.understood
         }
         if len(told) != 1 or (registers & ids and ids - registers):
@@ -297,6 +297,12 @@ def check_readings(
 ) -> Loaded:
     """Check readings and put them on one grid."""
     panel, findings = make_panel(asked.of(readings), config, scratch)
+    if (
+        panel is None
+        and asked == EVERYTHING
+        and not {"error", "refused"} & {finding.rule.level for finding in findings}
+    ):
+        raise fault("PLF301", "no reading is of a register that counts, as `registers` names them")
     return Loaded(panel and panel.sorted(scratch), tuple(findings), readings.understood)
 
 

@@ -141,18 +141,21 @@ def _chunk_offsets(zone: str, chunk: int) -> Offsets:
     info = load_zone(zone)
     probes = range(chunk * _CHUNK, (chunk + 1) * _CHUNK + 1, _PROBE)
     begins = [probes[0]]
-    seconds = [_offset(info, probes[0])]
+    seconds = [offset_at(info, probes[0])]
     for left, right in pairwise(probes):
         before = seconds[-1]
-        if (offset := _offset(info, right)) != before:
+        if (offset := offset_at(info, right)) != before:
             # the first second with another offset than before
             inside = range(left + 1, right + 1)
-            begins.append(inside[bisect(inside, False, key=lambda at: _offset(info, at) != before)])
+            begins.append(
+                inside[bisect(inside, False, key=lambda at: offset_at(info, at) != before)]
+            )
             seconds.append(offset)
     return Offsets(np.array(begins, np.int64), np.array(seconds, np.int64))
 
 
-def _offset(info: ZoneInfo, epoch: int) -> int:
+def offset_at(info: ZoneInfo, epoch: int) -> int:
+    """Local time minus UTC, in seconds."""
     offset = datetime.fromtimestamp(epoch, info).utcoffset()
     assert offset is not None
     return int(offset.total_seconds())

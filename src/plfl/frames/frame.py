@@ -95,7 +95,7 @@ def open_frame(df: Any, config: Config, like: Frame | None = None) -> Frame:
         config = config.model_copy(update=_left_open(roles, like))
     readings = read_columns(columns, config)
     names = _name(roles)
-    time = columns.schema.field(roles.time[0]).type
+    time = columns.schema.field(roles.times.columns[0]).type
     is_long = _is_long(roles) and pa.types.is_timestamp(time)
     table = _as_arrow(columns) if is_long else _as_long(readings, names, time)
     settled = {**_LONG, **_settle(readings.series), "covariates": readings.covariate_names}
@@ -126,13 +126,13 @@ def _left_open(roles: Roles, like: Frame) -> dict[str, Any]:
 def _name(roles: Roles) -> Names:
     """The frame's own names of its columns, where it has one of each."""
     loads = () if roles.is_wide else roles.loads
-    own = zip(Names._fields, (roles.ids, roles.time, loads), strict=True)
+    own = zip(Names._fields, (roles.ids, roles.times.columns, loads), strict=True)
     return Names(**{role: columns[0] for role, columns in own if len(columns) == 1})
 
 
 def _is_long(roles: Roles) -> bool:
     """Whether a row is one reading of one id at one time."""
-    is_one = len(roles.ids) == len(roles.time) == len(roles.loads) == 1
+    is_one = len(roles.ids) == len(roles.times.columns) == len(roles.loads) == 1
     is_split = bool(roles.config.register_column or roles.returned)
     return is_one and roles.config.layout == "long" and not is_split
 

@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 
 from plfl.config import Config
 from plfl.data.panel import Panel
+from plfl.data.readings import Understood
 from plfl.data.rules import Finding
 from plfl.data.sources import load_sources
 from plfl.errors import BadInput, RunFailed
-from plfl.runs.understanding import describe
+from plfl.runs.understanding import list_clients, to_dict
 from plfl.storage import put_in_place
 
 ENDING = ".parquet"
@@ -33,7 +34,7 @@ class Converted:
     statics: Path | None  # facts and zones of the meters, where the table cannot say them
     panel: Panel
     findings: tuple[Finding, ...]
-    understood: tuple[tuple[str, ...], ...]
+    understood: tuple[Understood, ...]
     num_readings: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -44,12 +45,9 @@ class Converted:
             "num_clients": self.panel.num_clients,
             "num_readings": self.num_readings,
             "interval": f"{self.panel.minutes:g}min",
-            "kwh": {
-                client: float(np.nansum(load.astype(np.float64)))
-                for client, load in zip(self.panel.ids, self.panel.load, strict=True)
-            },
+            "clients": list_clients(self.panel),
             "findings": [finding.to_dict() for finding in self.findings],
-            "understood": [list(lines) for lines in self.understood],
+            "understood": to_dict(self.understood, self.panel),
         }
 
 
@@ -67,9 +65,8 @@ def convert(sources: Sequence[str], out: Path, config: Config) -> Converted:
     num_readings = _write(panel, out)
     if needs_statics:
         _write_statics(panel, statics)
-    understood = tuple(tuple(describe(table, panel)) for table in loaded.understood)
     place = statics if needs_statics else None
-    return Converted(out, place, panel, loaded.findings, understood, num_readings)
+    return Converted(out, place, panel, loaded.findings, loaded.understood, num_readings)
 
 
 def _write(panel: Panel, out: Path) -> int:

@@ -12,11 +12,12 @@ import numpy as np
 
 from plfl.config import Config
 from plfl.data.panel import Panel
+from plfl.data.readings import Understood
 from plfl.data.rules import LEVELS, Fault, Finding, Place
 from plfl.data.sources import load_frame, load_sources
 from plfl.errors import BadInput
 from plfl.forecast.windows import find_refusals
-from plfl.runs.understanding import complete_command, describe
+from plfl.runs.understanding import complete_command, list_clients, to_dict
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Diagnosis:
     sources: tuple[str, ...]
     panel: Panel | None  # all clients that could be read
     findings: tuple[Finding, ...]
-    understood: tuple[tuple[str, ...], ...] = ()  # five lines about each table
+    understood: tuple[Understood, ...] = ()  # how each table was read
     command: str | None = None  # reads the sources right
 
     @property
@@ -87,7 +88,8 @@ class Diagnosis:
             "covariates": list(panel.covariate_names) if panel else [],
             "statics": list(panel.static_names) if panel else [],
             "findings": [finding.to_dict() for finding in self.findings],
-            "understood": [list(lines) for lines in self.understood],
+            "clients": list_clients(panel),
+            "understood": to_dict(self.understood, panel),
             "command": self.command,
         }
 
@@ -112,6 +114,5 @@ def examine(data: Any, config: Config) -> Diagnosis:
     except BadInput as error:  # durations that do not fit the data's interval
         more = [Finding("PLF114", 1, Place(), error.what)]
     findings = (*loaded.findings, *more)
-    understood = tuple(tuple(describe(table, loaded.panel)) for table in loaded.understood)
     command = complete_command(sources, config, findings) if sources else None
-    return Diagnosis(sources, loaded.panel, findings, understood, command)
+    return Diagnosis(sources, loaded.panel, findings, loaded.understood, command)

@@ -137,7 +137,7 @@ LAUGHS = "".join(f'<!ENTITY l{k} "{f"&l{k - 1};" * 10}">' for k in range(1, 10))
         (FEED[:-3], "cut off or damaged"),
         (FEED.replace("<value>", "<valu>", 1), "mismatched tag"),
         (FEED.replace("<value>100<", "<value>x<", 1), "'x' is no number"),
-        (FEED.replace("<value>100<", "<value>NaN<", 1), "a value is NaN"),
+        (FEED.replace("<value>100<", "<value>NaN<", 1), "a value is 'NaN'"),
         (FEED.replace(f"<start>{START + 3600}<", "<start>soon<"), "'soon' is no start in seconds"),
         (FEED.replace(f"<start>{START + 3600}<", f"<start>{10**300}<"), "seconds is none"),
         (FEED.replace("Multiplier>0<", "Multiplier>400<"), "'400' is no powerOfTenMultiplier"),

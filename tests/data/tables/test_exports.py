@@ -128,9 +128,54 @@ def written() -> str:
     parts = []
     for name, truth in TRUTH.items():
         diagnosis = examine(str(FOLDER / name), Config(timezone=truth.zone))
-        assert all(len(lines) == 5 for lines in diagnosis.understood)
-        parts += ["\n".join(lines) for lines in diagnosis.understood]
+        lines = diagnosis.to_dict()["understood"]["lines"]
+        assert len(lines) == 5
+        parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
+
+
+def test_the_json_of_a_check_has_clients_what_was_understood_and_the_command():
+    path = str(FOLDER / "fluvius_registers.csv")
+    facts = examine(path, Config(timezone="Europe/Brussels")).to_dict()
+    (client,) = facts["clients"]
+    assert list(client) == ["id", "num_readings", "interval_minutes", "energy_kwh"]
+    assert (client["id"], client["interval_minutes"]) == ("549999999999000017", 15)
+    assert client["energy_kwh"] == pytest.approx(TRUTH["fluvius_registers.csv"].kwh[0], rel=1e-6)
+    understood = facts["understood"]
+    assert understood["columns"]["time"] == ["From (date)", "From (time)"]
+    assert understood["columns"]["id"] == ["EAN code"]
+    assert (understood["columns"]["load"], understood["columns"]["register"]) == (
+        ["Volume"],
+        ["Register"],
+    )
+    said = [understood[name] for name in ("unit", "zone", "stamps", "registers")]
+    assert said == ["kWh", "Europe/Brussels", "start", ["Offtake*"]]
+    assert understood["format"].startswith("Fluvius")
+    assert facts["command"] == f"plfl run --data {path} --set timezone=Europe/Brussels"
+
+
+def test_registers_that_are_not_there_leave_nothing_to_read():
+    config = Config(timezone="Europe/Brussels", registers=["Afname*"])
+    facts = examine(str(FOLDER / "fluvius_registers.csv"), config).to_dict()
+    assert (facts["clients"], facts["is_usable"]) == ([], False)
+    assert "no reading is of a register that counts" in facts["findings"][0]["detail"]
+
+
+def test_what_tables_differ_in_is_said_of_each():
+    paths = [str(FOLDER / name) for name in ("octopus.csv", "london_lcl.csv")]
+    understood = examine(paths, Config(timezone="Europe/London")).to_dict()["understood"]
+    assert (understood["unit"], understood["zone"], understood["stamps"]) == (
+        "kWh",
+        "Europe/London",
+        None,
+    )
+    assert [table["stamps"] for table in understood["tables"]] == ["start", "end"]
+    assert understood["lines"] == [line for each in understood["tables"] for line in each["lines"]]
+
+
+def test_of_a_file_that_cannot_be_read_nothing_is_understood():
+    facts = examine(str(FOLDER / "octopus.csv"), Config(load_column="none")).to_dict()
+    assert (facts["clients"], facts["understood"]["columns"]) == ([], None)
 
 
 def test_what_the_readings_told_is_settled_for_later_ones():
@@ -178,7 +223,8 @@ def test_convert_writes_a_table_that_needs_no_settings_and_is_the_same_panel(tmp
     )
     assert (said.returncode, said.stderr) == (0, "")
     facts = json.loads(said.stdout)
-    assert list(facts["kwh"].values()) == pytest.approx(list(truth.kwh), rel=1e-6)
+    energy = [client["energy_kwh"] for client in facts["clients"]]
+    assert energy == pytest.approx(list(truth.kwh), rel=1e-6)
     loaded = load_source(str(tmp_path / "meters.parquet"), Config())
     first = load_source(str(FOLDER / name), Config(timezone=truth.zone)).panel
     assert loaded.panel.fingerprint() == first.fingerprint()

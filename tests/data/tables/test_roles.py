@@ -146,9 +146,16 @@ def test_a_doubtful_name_is_asked_about(tmp_path, last):
 
 
 def test_several_columns_of_readings_are_asked_about(tmp_path):
-    table = wide("Load 1", "Load 2")
+    table = wide("Load", "Usage")
     assert answer(tmp_path, table).ids == ("meters",)
-    assert read(tmp_path, table, layout="wide").ids == ("Load 1", "Load 2")
+    assert read(tmp_path, table, layout="wide").ids == ("Load", "Usage")
+
+
+@pytest.mark.parametrize("stem", ["Load ", "kwh_", "m", "site"])
+def test_numbered_columns_are_meters_whatever_a_number_makes_of_their_names(tmp_path, stem):
+    """m3 is no gas beside m1 and m2."""
+    names = tuple(f"{stem}{k}" for k in range(1, 5))
+    assert read(tmp_path, wide(*names)).ids == names
 
 
 @pytest.mark.parametrize("name", ["plot", "", "Parzelle"])

@@ -15,7 +15,8 @@ from plfl.data.sources import load_source
 
 def read(folder, shape: Shape):
     path = write_text(folder, shape.write(shape.truth).encode(shape.encoding), shape.name)
-    settings = {"timezone": shape.truth.zone} | dict(shape.settings)
+    zone = {"timezone": shape.truth.zone} if shape.is_placed else {}
+    settings = zone | dict(shape.settings)
     return load_source(path, Config(**settings))
 
 
@@ -107,3 +108,38 @@ def test_days_that_are_numbers_by_a_code_of_their_own_are_refused(tmp_path):
     rows = [f"1392 {195 + k // 48}{k % 48 + 1:02} {kwh}" for k, kwh in enumerate(USED)]
     with pytest.raises(Fault, match="time_column"):
         load_lines(tmp_path, rows)
+
+
+def test_what_tells_rows_of_one_meter_and_time_apart_is_asked_for(tmp_path):
+    """ASHRAE: a building, and the kind of its meter as a number."""
+    rows = [
+        f"{building},{kind},{time:%Y-%m-%d %H:%M:%S},{kwh * (1 + kind)}"
+        for time, kwh in zip(TIMES, USED, strict=True)
+        for building in (1, 2)
+        for kind in (0, 1)
+    ]
+    lines = ["building_id,meter,timestamp,meter_reading", *rows]
+    with pytest.raises(Fault, match=r'differ in .meter.*id_column=\["building_id", "meter"\]'):
+        load_lines(tmp_path, lines)
+    path = write_text(tmp_path, "\n".join([*lines, ""]))
+    config = Config(timezone="UTC", id_column=["building_id", "meter"])
+    assert load_source(path, config).panel.ids == ("1-0", "1-1", "2-0", "2-1")
+
+
+def test_readings_that_begin_after_midnight_and_end_at_midnight_are_ends(tmp_path):
+    ends = [
+        f"{time + pd.Timedelta(hours=1):%Y-%m-%d %H:%M};{kwh:.3f}"
+        for time, kwh in zip(TIMES[:48], USED, strict=False)
+    ]
+    assert str(load_lines(tmp_path, ["when;kWh", *ends]).start) == "2024-01-14T00:00:00"
+    assert str(load_lines(tmp_path, ["start;kWh", *ends]).start) == "2024-01-14T01:00:00"
+    assert str(load_lines(tmp_path, ["ds;y", *ends]).start) == "2024-01-14T01:00:00"
+    assert str(load_lines(tmp_path, ["when;kWh", *ends[:-1]]).start) == "2024-01-14T01:00:00"
+
+
+def test_times_that_are_columns_cannot_fill_the_memory(tmp_path):
+    times = pd.date_range("2024-01-14", periods=4000, freq="h")
+    stamps = [f"{time:%Y-%m-%d %H:%M}" for time in times]
+    rows = [["name", *stamps], ["a" * 100_000, *("1" for _ in stamps)]]
+    with pytest.raises(Fault, match="too many columns that are times"):
+        load_lines(tmp_path, [";".join(row) for row in rows])

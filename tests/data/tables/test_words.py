@@ -27,19 +27,19 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", LOADS)
 def test_names_of_loads_speak_of_consumption(name):
-    assert words.meaning_of(name).quantity == "consumption"
+    assert words.quantity_of(name) == "consumption"
 
 
 @pytest.mark.parametrize(
     ("quantity", "name"), [(key, name) for key, names in OTHERS.items() for name in names]
 )
 def test_names_of_other_quantities_do_not(quantity, name):
-    assert words.meaning_of(name).quantity == quantity
+    assert words.quantity_of(name) == quantity
 
 
 @pytest.mark.parametrize("name", ["B1", "Q1", "MT_001", "House 3", "1001", "Bakery", "H12", "P1"])
 def test_names_of_meters_speak_of_nothing(name):
-    assert words.meaning_of(name).quantity == ""
+    assert words.quantity_of(name) == ""
     assert not words.is_general(name)
 
 
@@ -64,9 +64,9 @@ def test_what_a_house_uses_is_preferred_to_what_comes_from_the_grid():
 
 def test_registers_are_known_by_words_and_by_codes():
     loads = ("A+", "1-0:1.8.0", "Offtake Day", "import")
-    assert {words.register_of(value) for value in loads} == {"consumption"}
+    assert {words.quantity_of(value) for value in loads} == {"consumption"}
     others = ("A-", "1-0:2.8.0", "Injection Night", "export")
-    assert {words.register_of(value) for value in others} == {"returned energy"}
+    assert {words.quantity_of(value) for value in others} == {"returned energy"}
 
 
 def test_tariffs_and_phases_are_parts_of_one_meter_and_numbered_meters_are_not():

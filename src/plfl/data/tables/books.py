@@ -58,8 +58,7 @@ def read_zipped_book(
     if not is_ods and "xl/workbook.xml" not in names:
         kind = "an .xlsb workbook" if "xl/workbook.bin" in names else "no workbook"
         raise content.fault(f"it is {kind}; save the table as .xlsx or CSV")
-    sheets = _measure_all(content, archive, is_ods)
-    return _read_sheets(content, sheet, sheets)
+    return _read_sheets(content, sheet, _measure_all(content, archive, is_ods))
 
 
 def read_old_book(content: Content, sheet: str | None = None) -> list[Part]:

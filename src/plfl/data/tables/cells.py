@@ -44,7 +44,10 @@ def show(cell: pa.Scalar) -> str:
         return str(np.datetime64(cell.value, cell.type.unit))
     if pa.types.is_date(cell.type):
         return str(np.datetime64(cell.value, "D" if pa.types.is_date32(cell.type) else "ms"))
-    return str(cell.value if pa.types.is_temporal(cell.type) else cell.as_py())[:_SHOWN].strip()
+    try:
+        return str(cell.value if pa.types.is_temporal(cell.type) else cell.as_py())[:_SHOWN].strip()
+    except UnicodeDecodeError:  # the column is refused if it is used
+        return "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
@@ -127,10 +130,9 @@ class Rows:
         texts = self._without_unit(name, texts)
         pattern = _NUMBER if decimal == "." else _COMMA_NUMBER
         is_right = pc.fill_null(pc.match_substring_regex(texts, pattern, ignore_case=True), True)
-        wrong = texts.filter(pc.invert(is_right))
-        is_comma = pc.all(pc.match_substring_regex(wrong, _COMMA_NUMBER)).as_py()
-        code = "PLF304" if decimal == "." and is_comma else "PLF201"
-        self.refuse(code, name, pc.invert(is_right), "{}")
+        is_wrong = pc.invert(is_right)
+        is_comma = pc.all(pc.match_substring_regex(texts.filter(is_wrong), _COMMA_NUMBER)).as_py()
+        self.refuse("PLF304" if decimal == "." and is_comma else "PLF201", name, is_wrong, "{}")
         plain = pc.replace_substring_regex(texts, _THOUSANDS[decimal], "")
         return pc.replace_substring(plain, decimal, ".")
 

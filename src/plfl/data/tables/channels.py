@@ -54,9 +54,13 @@ def make_part(
 
     num_rows = sum(len(channel.starts) for channel in channels)
     columns = Columns(schema, num_rows, read, content.stem, content.file)
-    facts = {"unit": "kWh", "stamps": "start", **_ROLES, **says}
     return Part(
-        content.stem, content.file, None, columns, facts, findings=tuple(findings), format=format
+        content.stem,
+        content.file,
+        columns=columns,
+        says={"unit": "kWh", "stamps": "start", **_ROLES, **says},
+        findings=tuple(findings),
+        format=format,
     )
 
 

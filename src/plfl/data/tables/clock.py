@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from plfl.config import Config
 from plfl.data.rules import Finding, fault
 from plfl.data.tables.cells import Rows, is_number, is_text, read_rows, show
 from plfl.data.tables.columns import Columns, reason_of
-from plfl.data.tables.forms import EPOCH_UNITS
+from plfl.data.tables.forms import EPOCH_UNITS, NOISE
 from plfl.data.tables.roles import Roles
 from plfl.data.zones import load_zone, to_utc
 from plfl.errors import BadInput
@@ -28,13 +29,25 @@ _DAY = 86_400
 _EARLIEST = int(np.datetime64("1900", "s").astype(np.int64))
 _LATEST = int(np.datetime64("2200", "s").astype(np.int64))
 _LARGEST_EPOCH = 4e18
+# Days of spreadsheets are counted from 1899; they are rounded to seconds.
+_SERIALS = 25_569 * _DAY - 0.5
 _DROP = "write when it was, or delete the row if it is no reading (a total, or a header once more)"
+_ONE_WAY = "write all stamps in one way, best in ISO 8601"
 # Zones by the letters that people write; those that mean several places are left out.
 _LETTERS = {
     "UTC": 0, "GMT": 0, "WET": 0, "BST": 1, "WEST": 1, "CET": 1, "MEZ": 1, "CEST": 2, "MESZ": 2,
     "EET": 2, "EEST": 3, "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6,
     "PST": -8, "PDT": -7, "AEST": 10, "AEDT": 11,
 }  # fmt: skip
+
+
+# What is replaced in stamps that are not read at once.
+_PLAINER = {
+    **dict.fromkeys(NOISE, ""),
+    r"([:.]\d{2}[:.]\d{2})[.,]\d+": r"\1",
+    r"([AaPp])\.\s?([Mm])\.?": r"\1\2",
+    **{rf"\s*\b{letters}$": f"{hours:+03d}00" for letters, hours in _LETTERS.items()},
+}
 
 
 def read_stamps(
@@ -80,7 +93,7 @@ def _from_epoch(rows: Rows, name: str, cells: pa.Array, time_format: str) -> np.
             "PLF102", f"time_format={time_format} needs numbers, not {cells.type}", name, rows.first
         )
     rows.refuse("PLF102", name, ~(np.abs(numbers) < _LARGEST_EPOCH), "the number is no time")
-    seconds = numbers / EPOCH_UNITS[time_format]
+    seconds = numbers / EPOCH_UNITS[time_format] - (_SERIALS if time_format == "excel" else 0)
     rows.refuse("PLF102", name, np.abs(seconds) > 1e15, "the number is no time")
     return seconds.astype(np.int64)
 
@@ -103,7 +116,7 @@ def _parse(
         why = (
             "{} is no time with an offset, or without one as the first stamps have it, in ISO 8601"
         )
-        rows.refuse("PLF102", name, [not _can_cast(text, kind) for text in texts], why)
+        _refuse_others(rows, name, [not _can_cast(text, kind) for text in texts], why)
         raise
 
 
@@ -120,26 +133,28 @@ def _parse_as(rows: Rows, name: str, texts: pa.Array, time_format: str) -> pa.Ar
             f"time_format = {time_format!r} cannot be used ({reason_of(error)})",
             "say how the stamps are written: ‹time_format=%d/%m/%Y %H:%M›",
         ) from None
-    rows.refuse("PLF102", name, parsed.is_null(), f"{{}} does not match {time_format!r}")
+    _refuse_others(rows, name, parsed.is_null(), f"{{}} does not match {time_format!r}")
     rows.refuse("PLF102", name, _is_no_date(texts, parsed, time_format), "{} is no date")
     return parsed
 
 
+def _refuse_others(rows: Rows, name: str, is_other: Any, detail: str) -> None:
+    """Stamps that are written in another way than those before them, or than is said."""
+    is_mixed = rows.first > 0 or not np.asarray(is_other)[:1].all()
+    rows.refuse("PLF102", name, is_other, detail, _ONE_WAY if is_mixed else "")
+
+
 def _refuse_words(rows: Rows, name: str, texts: pa.Array) -> None:
     """Cells without a digit are no times in any form: the row is a total, or a header again."""
-    has_digit = pc.match_substring_regex(texts, r"\d")
-    rows.refuse("PLF102", name, pc.invert(has_digit), "{} is no time", _DROP)
+    is_word = pc.invert(pc.match_substring_regex(texts, r"\d"))
+    rows.refuse("PLF102", name, is_word, "{} is no time", _DROP)
 
 
 def _plainer(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Stamps as strptime reads them, and what is to be added: a day to those that say 24:00."""
-    plain = pc.replace_substring_regex(
-        texts, r"[\s\x{00a0}]+(to|until|bis|-|–)[\s\x{00a0}]+\d.*", ""
-    )
-    plain = pc.replace_substring_regex(plain, r"([:.]\d{2}[:.]\d{2})[.,]\d+", r"\1")
-    plain = pc.replace_substring_regex(plain, r"([AaPp])\.\s?([Mm])\.?", r"\1\2")
-    for letters, hours in _LETTERS.items():
-        plain = pc.replace_substring_regex(plain, rf"\s*\b{letters}$", f"{hours:+03d}00")
+    plain = texts
+    for pattern, text in _PLAINER.items():
+        plain = pc.replace_substring_regex(plain, pattern, text)
     is_late = pc.match_substring_regex(plain, r"(^|[T ])24[:.h]?00")
     late = pc.multiply(is_late.cast(pa.int64()), _DAY).cast(pa.duration("s"))
     return pc.replace_substring_regex(plain, r"(^|[T ])24([:.h]?00)", r"\100\2"), late
@@ -186,28 +201,26 @@ class Clock:
         """Stamps as int64 seconds, on their own clock."""
         roles = self.roles
         time_format = roles.config.time_format
-        first, *others = roles.time
-        if not others:
-            seconds = read_stamps(rows, first, time_format, is_zoned=roles.has_offset)
-        elif roles.period:
-            seconds = read_stamps(rows, first, time_format)
+        dates = roles.times.columns[:-1] if roles.times.period else roles.times.columns
+        if len(dates) == 1:
+            seconds = read_stamps(rows, dates[0], time_format, is_zoned=roles.times.has_offset)
         else:
-            return _read(rows, first, _joined(rows, roles.time), time_format, is_zoned=False)
-        if roles.is_elapsed:
+            seconds = _read(rows, dates[0], _joined(rows, dates), time_format, is_zoned=False)
+        if roles.times.is_elapsed and not roles.times.has_offset:
             seconds = to_utc(self.stamp_zone or self.zone or "UTC", seconds)[0]
-        if roles.period:
-            seconds = seconds + self._periods(rows, others[0])
+        if roles.times.period:
+            seconds = seconds + self._periods(rows, roles.times.columns[-1])
         return seconds
 
     def _periods(self, rows: Rows, name: str) -> np.ndarray:
         cells = rows.batch.column(name)
-        if is_text(cells.type):  # 02X is the hour that comes again when clocks go back
-            plain = pc.replace_substring_regex(rows.texts(name), "[Xx]\\s*$", "")
+        if is_text(cells.type):  # 02X or 2A is the hour that comes again when clocks go back
+            plain = pc.replace_substring_regex(rows.texts(name), "^[HERher ]+|[XABxab]\\s*$", "")
             rows = replace(rows, batch=pa.RecordBatch.from_pydict({name: plain}))
         numbers = rows.numbers(name)
         is_wrong = ~(np.abs(numbers) < 1000) | (numbers % 1 != 0)
         rows.refuse("PLF102", name, is_wrong, "{} is no number of a period")
-        return (numbers.astype(np.int64) - self.roles.first_period) * self.roles.period
+        return (numbers.astype(np.int64) - self.roles.times.first_period) * self.roles.times.period
 
     def zones(self, client: str) -> tuple[str, str | None]:
         """The zone of a client and the clock of its stamps: its own zone's, if they are local and
@@ -234,6 +247,9 @@ def _joined(rows: Rows, names: tuple[str, ...]) -> pa.Array:
         cells = rows.texts(name) if is_text(cells.type) else cells.cast(pa.string())
         rows.refuse("PLF102", name, cells.is_null(), "the stamp is missing", _DROP)
         parts.append(pc.utf8_trim_whitespace(cells))
+    if len(parts) == 2:  # 30 and 930 are 0030 and 0930
+        is_short = pc.match_substring_regex(parts[-1], r"^\d{1,3}$")
+        parts[-1] = pc.if_else(is_short, pc.utf8_lpad(parts[-1], 4, "0"), parts[-1])
     # 00:00-00:15 says from and to
     parts[-1] = pc.replace_substring_regex(parts[-1], r"^(\d[^-–]*?)\s*[-–]\s*\d.*$", r"\1")
     return pc.binary_join_element_wise(*parts, " ")
@@ -244,10 +260,10 @@ def make_clock(
 ) -> Clock:
     """The clock of a table; `own_zones` are those that single clients have."""
     config: Config = roles.config
-    own = _zone_of(columns.schema.field(roles.time[0]).type)
+    own = _zone_of(columns.schema.field(roles.times.columns[0]).type)
     for each in filter(None, (config.timezone, config.stamp_timezone, own)):
         load_zone(each)
-    if roles.has_offset and config.stamp_timezone not in (None, "UTC"):
+    if roles.times.has_offset and config.stamp_timezone not in (None, "UTC"):
         raise BadInput("the stamps carry their own offset from UTC", "leave out stamp_timezone")
     said = config.timezone or own
     zone = said or config.stamp_timezone
@@ -258,14 +274,20 @@ def make_clock(
 
 def _note_no_zone(columns: Columns, roles: Roles, findings: list[Finding]) -> None:
     """Without a zone nothing can be read, or the calendar is that of UTC."""
-    name = roles.time[0]
+    name = roles.times.columns[0]
     advice = f"say where the meters are: ‹timezone={_example_zone(roles)}›"
-    if roles.has_offset or roles.config.stamp_timezone is not None:
+    if roles.times.has_offset or roles.config.stamp_timezone is not None:
         note = columns.fault("PLF111", "the calendar is that of UTC", name, advice=advice)
         findings.append(note.finding)
         return
-    what = f"{_first(columns, name)!r} could be anywhere"
-    raise columns.fault("PLF101", what, name, 0, columns.num_rows or 1, advice)
+    raise columns.fault(
+        "PLF101",
+        f"{_first(columns, name)!r} could be anywhere",
+        name,
+        0,
+        columns.num_rows or 1,
+        advice,
+    )
 
 
 def _example_zone(roles: Roles) -> str:

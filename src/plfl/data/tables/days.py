@@ -42,15 +42,14 @@ def _by_clock(names: Sequence[str]) -> Slots | None:
     seconds = [_seconds(*match.groups()) for match in found.values()]
     if len(seconds) not in (24, 48, 96, 144, 288):
         return None
-    step = _DAY // len(seconds)
-    starts = [k * step for k in range(len(seconds))]
+    starts = list(range(0, _DAY, _DAY // len(seconds)))
     ends = [second % _DAY for second in seconds] == [*starts[1:], 0]
     return Slots(tuple(found), tuple(starts), False) if ends or seconds == starts else None
 
 
 def _seconds(hour: str, minute: str, half: str) -> int:
     """Seconds after midnight, also by a 12-hour clock."""
-    hours = int(hour) if not half else int(hour) % 12 + 12 * (half.lower() == "pm")
+    hours = int(hour) % 12 + 12 * (half.lower() == "pm") if half else int(hour)
     return hours * 3600 + int(minute) * 60
 
 

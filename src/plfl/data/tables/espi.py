@@ -104,9 +104,8 @@ def _name_points(points: Sequence[Resource]) -> dict[Resource, str]:
     counts = [str(number) for number in range(1, len(points) + 1)]
     tells = [names for names in (pieces, titles) if all(names) and len(set(names)) == len(names)]
     chosen = tells[0] if tells else counts
-    is_title = chosen is titles
     return {
-        each: name if is_title else f"UsagePoint {name}"
+        each: name if chosen is titles else f"UsagePoint {name}"
         for each, name in zip(points, chosen, strict=True)
     }
 
@@ -225,8 +224,7 @@ def _choose(content: Content, streams: Sequence[_Stream], skipped: list[Finding]
 
 def _describe(form: tuple[bool, bool, int]) -> str:
     is_register, is_power, length = form
-    kind = "register" if is_register else "power" if is_power else "energy"
-    return f"its {kind} per {length} seconds"
+    return f"its {'register' if is_register else 'power' if is_power else 'energy'} per {length} s"
 
 
 def _join(streams: Sequence[_Stream]) -> Channel:

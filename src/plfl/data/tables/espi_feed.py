@@ -170,5 +170,5 @@ def _number(text: str) -> float:
     except ValueError:
         raise Refused(f"{text[:20]!r} is no number") from None
     if not math.isfinite(number):
-        raise Refused(f"a value is {text[:20]}")
+        raise Refused(f"a value is {text[:20]!r}")
     return number

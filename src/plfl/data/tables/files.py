@@ -57,8 +57,7 @@ _MOST_INPUT = 8 << 30
 
 def open_parts(path: str | os.PathLike[str], sheet: str | None = None) -> list[Part]:
     """The tables of a file, of which a workbook's may be chosen by name or number."""
-    is_input = os.fspath(path) == "-"
-    content = _spool("stdin", _INPUT, sys.stdin.buffer) if is_input else _file(Path(path))
+    content = _spool("stdin", _INPUT, sys.stdin.buffer) if path == "-" else _file(Path(path))
     return _find_parts(content, sheet, is_packed=False)
 
 

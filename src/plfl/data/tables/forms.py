@@ -18,7 +18,9 @@ MISSING = [
 ]  # fmt: skip
 Kind = Literal["empty", "number", "date", "datetime", "time", "text"]
 # Ways to write times as numbers, and how many make a second.
-EPOCH_UNITS = {"unix": 1, "unix_ms": 1000, "unix_us": 10**6, "unix_ns": 10**9}
+EPOCH_UNITS = {
+    "unix": 1, "unix_ms": 1000, "unix_us": 10**6, "unix_ns": 10**9, "excel": 1 / 86_400,
+}  # fmt: skip
 
 _DIGITS = r"(\d+|\d{1,3}([.,' \u00a0\u202f]\d{3})+)"
 _NUMBER = re.compile(rf"[-+]?({_DIGITS}([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?", re.ASCII)
@@ -42,6 +44,7 @@ _DATES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (rf"\d{{1,2}}{_MONTH}\d{{4}}", ("%d%b%Y",)),
     (rf"\d{{1,2}} {_MONTH}[a-z]* \d{{4}}", ("%d %b %Y",)),
     (rf"{_MONTH}[a-z]* \d{{1,2}}, \d{{4}}", ("%b %d, %Y",)),
+    (rf"{_MONTH}[a-z]* \d{{1,2}} \d{{4}}", ("%b %d %Y",)),
     (r"(19|20)\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", ("%Y%m%d",)),
 )
 _ANY_DATE = "|".join(f"({pattern})" for pattern, _ in _DATES)
@@ -52,8 +55,14 @@ _STAMP = re.compile(
 _DAY_END = re.compile(r"(.*[T ])?24[:.h]?00([:.]00)?(\s*[-+Z].*)?")
 _MEASURED = re.compile(r"(?P<number>.*\d[.,]?)\s*(?P<unit>[kMG]?Wh?)", re.IGNORECASE)
 _CLOCK_ALONE = re.compile(rf"{_CLOCK}(\s*[-–]\s*{_CLOCK})?")
-# From and to in one cell.
-_UNTIL = re.compile(r"\s+(to|until|bis|-|–)\s+\d.*", re.DOTALL)
+# Around a stamp: its weekday, a zone in brackets, its end, the letter of an hour that comes again.
+NOISE = (
+    r"^(?i:mo|tu|we|th|fr|sa|su|di|mi|do|so)[a-zé]*[.,]*\s+",
+    r"\s*\[[A-Z]\w+/[\w/]+\]",
+    r"[\s\x{00a0}]+(to|until|bis|-|–)[\s\x{00a0}]+\d.*",
+    r"[ABX]$",
+)
+_NOISE = re.compile("|".join(NOISE).replace("x{00a0}", "xa0"), re.DOTALL)
 _ISO = re.compile(
     r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?)?(?P<zone>Z|[-+]\d{2}:?\d{2})?"
 )
@@ -106,7 +115,7 @@ def _known(cells: Iterable[str]) -> list[str]:
 
 def _start_of(text: str) -> str:
     """The beginning, of a cell that says from and to."""
-    return _UNTIL.sub("", text)
+    return _NOISE.sub("", text)
 
 
 @dataclass(frozen=True)
@@ -194,18 +203,18 @@ def find_clock_format(cells: Iterable[str]) -> str | None:
     texts = _known(cells)
     if texts and all(map(_CLOCK_ALONE.fullmatch, texts)):
         return _clock_format("", texts[0])
-    is_compact = all(re.fullmatch(r"([01]\d|2[0-4])[0-5]\d", text) for text in texts)
-    return "%H%M" if texts and is_compact else None
+    is_compact = all(re.fullmatch(r"([01]?\d|2[0-4])?[0-5]?\d", text) for text in texts)
+    return "%H%M" if texts and is_compact and max(map(len, texts)) > 2 else None
 
 
 def _find_epoch(texts: Sequence[str]) -> TimeForm | None:
     """Numbers that are times since 1970, in a unit that puts them between 1990 and 2100."""
-    if not all(re.fullmatch(r"\d{9,19}(\.\d+)?", text) for text in texts):
+    if not all(re.fullmatch(r"(\d{5}|\d{9,19})(\.\d+)?", text) for text in texts):
         return None
     numbers = [float(text) for text in texts]
     for name, scale in EPOCH_UNITS.items():
         if _EPOCHS[0] <= min(numbers) / scale and max(numbers) / scale <= _EPOCHS[1]:
-            return TimeForm((name,), has_offset=True)
+            return TimeForm((name,), has_offset=name != "excel")
     return None
 
 
@@ -246,6 +255,5 @@ def number_of(cell: str, decimal: str) -> float:
     text = split_unit(cell)[0]
     if not _NUMBER.fullmatch(text):
         return math.nan
-    other = "," if decimal == "." else "."
-    plain = re.sub(rf"[{other}' \u00a0\u202f]", "", text).replace(decimal, ".")
+    plain = re.sub(rf"[{'.,'.replace(decimal, '')}' \u00a0\u202f]", "", text).replace(decimal, ".")
     return float(plain) if plain.count(".") < 2 else math.nan

@@ -74,14 +74,9 @@ class Head:
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
             return TimeForm((None,), getattr(kind, "tz", None) is not None)
         form = find_time_form(self.cells[name])
-        if form and self.kinds[name] == "number" and form.formats[0] == "%Y%m%d":
+        if form and self.kinds[name] == "number" and form.formats[0] in ("%Y%m%d", "excel"):
             return form if words.is_time(name) else None
         return form
-
-    @property
-    def names(self) -> list[str]:
-        """All columns."""
-        return list(self.kinds)
 
     def all(self, name: str) -> Iterable[str]:
         """All texts of a column, each once in a while."""
@@ -104,13 +99,13 @@ class Head:
     def is_repeated(self, names: Sequence[str]) -> bool:
         """Whether rows come again and again, by these columns: not just where clocks go back."""
         num_rows = 0
-        kinds = [pa.string() for _ in names]
-        seen = pa.schema(list(zip(names, kinds, strict=True))).empty_table()
-        for batch in self.columns.read(names):
-            num_rows += batch.num_rows
-            own = pa.table({name: batch.column(name).cast(pa.string()) for name in names})
-            seen = pa.concat_tables([seen, own]).group_by(list(names)).aggregate([])
-        return num_rows > _REPEATED * seen.num_rows
+        seen = pa.schema([(name, pa.string()) for name in names]).empty_table()
+        with suppress(pa.ArrowException):  # of lists and the like Arrow makes no texts
+            for batch in self.columns.read(names):
+                num_rows += batch.num_rows
+                own = pa.table({name: batch.column(name).cast(pa.string()) for name in names})
+                seen = pa.concat_tables([seen, own]).group_by(list(names)).aggregate([])
+        return num_rows > _REPEATED * seen.num_rows > 0
 
     def marked(self, names: Sequence[str]) -> Iterable[str]:
         """The texts of columns that have a point or a comma in them."""

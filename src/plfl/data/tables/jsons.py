@@ -208,13 +208,14 @@ class _Search:
                 self.look(each, (*path, "*"), facts)
 
     def _look_into(self, value: Facts, path: Path, facts: Facts) -> None:
-        facts = facts | _find_facts(value)
+        own = _find_facts(value)
         header = next((value[name] for name in _HEADERS if _is_texts(value.get(name))), ())
         columns = _find_columns(value)
         if columns:
-            self._add(path, facts, list(zip(*columns.values(), strict=True)), columns)
+            self._add(path, facts | own, list(zip(*columns.values(), strict=True)), columns)
         for key, each in value.items():
-            self.look(each, (*path, key), facts, header)
+            beside = {name: said for name, said in own.items() if not name.startswith(f"{key}.")}
+            self.look(each, (*path, key), facts | beside, header)
 
     def _add_rows(
         self, rows: Sequence[Any], path: Path, facts: Facts, header: Sequence[str]
@@ -297,8 +298,7 @@ def _are_stamps(keys: Iterable[str]) -> bool:
 
 def _find_facts(value: Facts) -> Facts:
     """What an object says of itself that may tell its rows from others'."""
-    scalars = ((key, each) for key, each in value.items() if not isinstance(each, dict | list))
-    facts = dict(islice(scalars, _MOST_NAMED))
+    facts = dict(islice(_flatten(value).items() if len(value) <= _MOST_NAMED else (), _MOST_NAMED))
     return {
         key: each
         for key, each in facts.items()

@@ -2,9 +2,11 @@
 one; and which stand beside them as covariates or returned energy.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from string import digits
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,9 @@ from plfl.data.tables.profiles import Profile
 from plfl.data.tables.times import as_tuple, missing
 from plfl.errors import require
 
-# Columns of which one may be the sum of the others; rows that show it.
-_FEWEST_SUMMED = 3
+# Columns of which one may be the sum of the others, and rows that show it; columns whose names
+# differ in their number alone.
+_FEWEST_SUMMED = _FEWEST_NUMBERED = 3
 _SUM_ROWS = 50
 # Names that a question lists.
 _MOST_NAMED = 12
@@ -62,8 +65,15 @@ class _Finder:
         self.has_ids = bool(ids)
         self.named = as_tuple(config.load_column)
         self.skipped: dict[str, str] = {}
-        rest = [name for name in head.names if name not in used and name not in self.named]
+        rest = [name for name in head.kinds if name not in used and name not in self.named]
         self.numbers = [name for name in rest if self._is_usable(name)]
+        # m1, m2, m3 and m4 are meters: what is numbered is what stands before the number
+        stems = {name: name.rstrip(digits) for name in self.numbers}
+        num = Counter(stems.values())
+        self.quantities = {
+            name: words.quantity_of(stem if num[stem] >= _FEWEST_NUMBERED else name)
+            for name, stem in stems.items()
+        }
 
     def find(self) -> Loads:
         """Take what is named, or choose."""
@@ -72,7 +82,8 @@ class _Finder:
         if self.named:
             return self._long(self.named)
         chosen = self._choose()
-        is_about_one = self.has_ids or all(map(words.is_general, chosen))
+        are_numbered = len(chosen) > 1 and len({name.rstrip(digits) for name in chosen}) == 1
+        is_about_one = self.has_ids or (not are_numbered and all(map(words.is_general, chosen)))
         if self._are_tariffs(chosen) or (is_about_one and len(chosen) == 1):
             return self._long(chosen)
         if is_about_one:
@@ -82,9 +93,11 @@ class _Finder:
     def _choose(self) -> tuple[str, ...]:
         """Columns that speak of consumption, or of nothing in particular."""
         known = self._known()
-        loads = [name for name in known if _quantity(name) == "consumption"]
-        meters = [name for name in known if _quantity(name) in ("", "consumption")]
+        loads = [name for name in known if self.quantities[name] == "consumption"]
+        meters = [name for name in known if self.quantities[name] in ("", "consumption")]
         general = words.prefer(list(filter(words.is_general, loads)))
+        if not loads and len(values := list(filter(words.is_value, meters))) == 1:
+            return tuple(values)
         is_said = any(map(words.unit_of, loads))
         if general and (is_said or len(general) >= len(meters) - len(loads)):
             return tuple(general)
@@ -101,14 +114,14 @@ class _Finder:
 
     def _is_code(self, name: str) -> bool:
         values = set(self.head.cells[name])
-        is_one = len(values) == 1 and not _quantity(name)
-        return is_one and all(len(value) > 3 and value.isdigit() for value in values)
+        is_one = len(values) == 1 and not self.quantities[name] and len(min(values)) > 3
+        return (is_one or words.is_id(name)) and all(map(str.isdigit, values))
 
     def _empty_meters(self) -> list[str]:
         """Columns of a wide table that hold nothing."""
         empty = [name for name in self.numbers if self.head.kinds[name] == "empty"]
         has_some = len(empty) < len(self.numbers)
-        return [name for name in empty if has_some and not (self.has_ids or _quantity(name))]
+        return [name for name in empty if has_some and not (self.has_ids or self.quantities[name])]
 
     def _ask(self, chosen: Sequence[str]) -> Fault:
         """Which of several columns has the readings."""
@@ -128,7 +141,7 @@ class _Finder:
             shown = ", ".join(repr(name) for name in doubtful[:_MOST_NAMED])
             raise self.head.columns.fault(
                 "PLF302",
-                f"{shown} could be {_quantity(doubtful[0])}, or a meter as the other columns are",
+                f"{shown} could be {self.quantities[doubtful[0]]}, or a meter like the others",
                 doubtful[0],
                 advice="say so: ‹layout=wide› if each column is a meter (or name those that are: "
                 "‹load_column=[...]›)",
@@ -155,7 +168,8 @@ class _Finder:
         num = min(map(len, cells))
         if num < _FEWEST_SUMMED:
             return np.full((len(names), 1), np.nan)
-        decimal = find_decimal(chain.from_iterable(cells)) or "."
+        # typed numbers need no vote
+        decimal = find_decimal(chain(*cells) if self.head.columns.first_line else ()) or "."
         return np.array([[number_of(cell, decimal) for cell in some[:num]] for some in cells])
 
     def _meters(self) -> tuple[str, ...]:
@@ -163,7 +177,7 @@ class _Finder:
         meters = [
             name
             for name in self.numbers
-            if _quantity(name) in ("", "consumption") or words.is_doubtful(name)
+            if self.quantities[name] in ("", "consumption") or words.is_doubtful(name)
         ]
         if not meters:
             raise missing(self.head.columns, "y", "load_column")
@@ -198,19 +212,20 @@ class _Finder:
         if is_named and self.is_nixtla:
             return tuple(beside)
         wanted = ("weather", "", words.FACT) if is_named else ("weather",)
-        return tuple(name for name in beside if self._measures(name, wanted))
-
-    def _measures(self, name: str, quantities: Sequence[str]) -> bool:
-        """Whether a column holds one of these quantities."""
-        return _quantity(name) in quantities and self.head.kinds[name] != "empty"
+        found = (name for name in beside if self.quantities[name] in wanted)
+        return tuple(name for name in found if self.head.kinds[name] != "empty")
 
     def _are_tariffs(self, names: Sequence[str]) -> bool:
         """Whether names of one meter's readings differ in the tariff alone."""
-        is_load = self.has_ids or "consumption" in map(_quantity, names)
+        is_load = (
+            self.has_ids
+            or all(map(words.unit_of, names))
+            or "consumption" in map(self.quantities.get, names)
+        )
         return is_load and len(names) > 1 and len(set(map(words.without_tariff, names))) == 1
 
     def _find_returned(self) -> tuple[str, ...]:
-        return tuple(name for name in self.numbers if _quantity(name) == "returned energy")
+        return tuple(name for name in self.numbers if self.quantities[name] == "returned energy")
 
     def _is_usable(self, name: str) -> bool:
         """Whether a column could be numbers; others are noted."""
@@ -226,7 +241,3 @@ class _Finder:
         if kind != "time":
             self.skipped[name] = f"its cells are {'texts' if kind == 'text' else 'no numbers'}"
         return False
-
-
-def _quantity(name: str) -> str:
-    return words.meaning_of(name).quantity

@@ -89,8 +89,7 @@ def _to_channel(nmi: str, register: str, days: _Days) -> Channel:
 
 def _split(content: Content, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
     """The cells of each line, with its number."""
-    is_wide = content.peek()[:2] in (b"\xff\xfe", b"\xfe\xff")
-    encoding = "utf-16" if is_wide else "utf-8-sig"
+    encoding = "utf-16" if content.peek()[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     with io.TextIOWrapper(stream, encoding, errors="replace") as lines:
         for number in itertools.count(1):
             line = lines.readline(_LONGEST_LINE)
@@ -165,7 +164,7 @@ class _Reader:
         if len(cells) < num + _DAY_CELLS:
             raise self._fault(f"it has {max(0, len(cells) - _DAY_CELLS)} values, not {num}")
         number = self._read_date(cells[1])
-        energy = self._read_values(cells[_DAY_CELLS : num + _DAY_CELLS]) * factor
+        energy = self._read_values(cells[_DAY_CELLS : num + _DAY_CELLS], factor)
         rest = [*cells[num + _DAY_CELLS :], "", "", "", ""]
         updated = rest[_UPDATED]
         if rest[0].startswith(_MISSING):
@@ -183,9 +182,10 @@ class _Reader:
         except ValueError:
             raise self._fault(f"{text[:20]!r} is no date (YYYYMMDD)") from None
 
-    def _read_values(self, cells: list[str]) -> np.ndarray:
+    @np.errstate(over="ignore")
+    def _read_values(self, cells: list[str], factor: float) -> np.ndarray:
         try:
-            values = np.array([cell or "nan" for cell in cells], np.float64)
+            values = np.array([cell or "nan" for cell in cells], np.float64) * factor
         except ValueError:
             wrong = next(cell for cell in cells if not _is_number(cell))
             raise self._fault(f"{wrong[:20]!r} is no number") from None

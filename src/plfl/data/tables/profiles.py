@@ -128,6 +128,11 @@ PROFILES = (
             ("dataid", "local*", "grid"),
             {"id_column": "dataid", "time_column": "local*", "load_column": "grid", "unit": "kW"}
             | _NO_COVARIATES, "America/Chicago"),
+    Profile("aemo", "demand of AEMO's regions (Australia): MW, ends by Brisbane's clock",
+            ("region", "settlementdate", "totaldemand"),
+            {"time_column": "settlementdate", "id_column": "region", "load_column": "totaldemand",
+             "unit": "MW", "stamps": "end", "stamp_timezone": "Australia/Brisbane"}
+            | _NO_COVARIATES, "Australia/Sydney"),
     Profile("refit", "REFIT (Great Britain): W of the house and of appliances",
             ("unix", "aggregate", "appliance1"),
             {"time_column": "unix", "load_column": "aggregate", "unit": "W",

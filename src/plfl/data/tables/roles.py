@@ -5,8 +5,9 @@ the config overrules both. What comes out is a config with nothing left open, so
 same whether a person or the file said it; where a question is left, the error asks it.
 """
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from glob import escape
 from typing import Any
 
@@ -18,7 +19,7 @@ from plfl.data.tables.forms import find_decimal, is_marked, split_unit
 from plfl.data.tables.head import Head, is_row_number
 from plfl.data.tables.loads import Loads, find_loads
 from plfl.data.tables.profiles import Profile, fill_in, find_profile
-from plfl.data.tables.times import as_tuple, find_times, missing
+from plfl.data.tables.times import Times, as_tuple, find_times, missing
 from plfl.errors import require
 
 # Different values of a column that tells registers apart.
@@ -34,7 +35,7 @@ class Roles:
     """How a table is read: a config with nothing left open, and what it means for each column."""
 
     config: Config
-    time: tuple[str, ...]
+    times: Times
     ids: tuple[str, ...] = ()
     loads: tuple[str, ...] = ()  # meters of a wide table, slots of a table of days, else registers
     returned: tuple[str, ...] = ()  # subtracted
@@ -43,19 +44,19 @@ class Roles:
     unit_column: str | None = None
     skipped: dict[str, str] = field(default_factory=dict)  # columns, and why
     profile: Profile | None = None
-    has_offset: bool = False  # whether stamps carry their offset from UTC
-    period: int = 0  # seconds, where the second time column numbers the periods of a day
-    first_period: int = 1
-    is_elapsed: bool = False  # whether periods are counted through changes of the clock
     slots: tuple[int, ...] = ()  # seconds after midnight of the loads of a table of days
     is_side_said: bool = False  # whether it is said that stamps are starts, or ends
-    time_words: str = ""
     is_unit_said: bool = True
 
     @property
     def is_zoned(self) -> bool:
         """Whether stamps become UTC as they are read."""
-        return self.has_offset or self.is_elapsed
+        return self.times.has_offset or self.times.is_elapsed
+
+    @property
+    def unit(self) -> str:
+        """The unit of the readings, or those."""
+        return ", ".join(dict.fromkeys(self.units))
 
     @property
     def is_wide(self) -> bool:
@@ -100,20 +101,25 @@ class _Finder:
         register = self._find_register([*used, unit_column])
         register_column = register.get("register_column") or self.config.register_column
         used += [name for name in (unit_column, register_column) if name]
+        if ids and not register_column:
+            self._ask_for_second(ids, used)
         loads = days or find_loads(self.head, self.config, self.profile, used, ids)
-        units, is_said = self._find_units(loads.columns, unit_column)
+        units, is_said = self._find_units(
+            loads.columns, unit_column, register.get("registers", ()), ids
+        )
         update = {
             **times.says,
             **register,
             **loads.says,
             "decimal": self._find_decimal(loads.columns),
+            "timezone": self.config.timezone or self._find_zone(),
             "id_column": _as_names(ids),
             "time_column": _as_names(times.columns),
         }
         config = self.config.model_copy(update=update)
         return Roles(
             config=config,
-            time=times.columns,
+            times=replace(times, is_elapsed=times.is_elapsed or loads.is_elapsed),
             ids=tuple(ids),
             loads=loads.columns,
             returned=loads.returned,
@@ -122,13 +128,8 @@ class _Finder:
             unit_column=unit_column,
             skipped=self._name_skipped(loads, used),
             profile=self.profile,
-            has_offset=times.has_offset,
-            period=times.period,
-            first_period=times.first_period,
-            is_elapsed=times.is_elapsed or loads.is_elapsed,
             slots=loads.slots,
             is_side_said=config.stamps is not None,
-            time_words=times.words,
             is_unit_said=is_said,
         )
 
@@ -152,7 +153,7 @@ class _Finder:
 
     def _find_days(self, used: Sequence[str]) -> Loads | None:
         """The readings of a table that has a row per day."""
-        if self.config.layout not in ("auto", "days") or len(used) > 1:
+        if self.config.layout not in ("auto", "days") or len(used) not in (1, 3):
             return None
         slots = find_slots([name for name in self.names if name not in used])
         if slots is None or (
@@ -191,18 +192,21 @@ class _Finder:
         return []
 
     def _most_telling(self, names: Sequence[str]) -> str:
-        """The column with the most different ids; the first of those."""
+        """The column with the most different ids that come again; the first of those."""
         if len(names) == 1:
             return names[0]
+        names = list(filter(lambda name: self.head.is_repeated([name]), names)) or names
         return max(names, key=lambda name: len(self.head.distinct(name)))
 
     def _could_be_ids(self, name: str) -> bool:
         """Whether a column is called like ids, and holds texts or whole numbers, as ids are."""
-        if not words.is_id(name) or words.meaning_of(name).quantity:
+        if not words.is_id(name) or words.quantity_of(name):
             return False
         kind = self.head.kinds[name]
-        are_whole = all(cell.lstrip("-").isdigit() for cell in self.head.cells[name])
-        return kind == "text" or (kind == "number" and are_whole)
+        return kind == "text" or (kind == "number" and self._are_whole(name))
+
+    def _are_whole(self, name: str) -> bool:
+        return all(cell.lstrip("-").isdigit() for cell in self.head.cells[name])
 
     def _ask_for_id(self, unknown: Sequence[str], used: Sequence[str]) -> None:
         """A text that changes and is explained by nothing could tell meters apart; so could whole
@@ -210,12 +214,34 @@ class _Finder:
         """
         numbers = [name for name in unknown if self.head.kinds[name] == "number"]
         for name in unknown:
-            if name not in numbers and self._is_name(name):
+            if name not in numbers and self._is_name(name, used):
                 raise missing(self.columns, name, "id_column", is_there=True)
         is_long = 0 < len(numbers) <= _MOST_CODES and self.head.is_repeated(used)
         for name in numbers if is_long else ():
             if self._tells_apart(name, used):
                 raise missing(self.columns, name, "id_column", is_there=True)
+
+    def _ask_for_second(self, ids: Sequence[str], used: Sequence[str]) -> None:
+        """What tells rows of one meter and time apart belongs to the id, or is a register."""
+        codes = [name for name in self.names if name not in used and self._could_be_code(name)]
+        is_open = self.asked.id_column is None and self.config.duplicates == "refuse"
+        if not is_open or not 0 < len(codes) <= _MOST_CODES or not self.head.is_repeated(used):
+            return
+        for name in filter(lambda name: self._tells_apart(name, used), codes):
+            both = json.dumps([*ids, name], ensure_ascii=False)
+            raise self.columns.fault(
+                "PLF302",
+                f"rows of one meter and time differ in {name!r}",
+                name,
+                advice=f"say so: ‹id_column={both}› if each is a meter (or ‹register_column={name}›"
+                " and the ‹registers=[...]› that count)",
+            )
+
+    def _could_be_code(self, name: str) -> bool:
+        """Whether cells are texts that are no remarks, or whole numbers in a column of ids."""
+        if self.head.kinds[name] == "number":
+            return words.is_id(name) and self._are_whole(name)
+        return self.head.kinds[name] == "text" and not words.is_remark(name)
 
     def _tells_apart(self, name: str, used: Sequence[str]) -> bool:
         """Whether rows with the same stamps differ in a column that repeats itself."""
@@ -223,19 +249,20 @@ class _Finder:
 
     def _could_tell(self, name: str) -> bool:
         """Whether cells are whole numbers or texts, and nothing explains them."""
-        if words.is_register(name) or words.meaning_of(name).quantity:
+        if words.is_register(name) or words.quantity_of(name):
             return False
         if self.head.kinds[name] == "number":
-            return all(cell.lstrip("-").isdigit() for cell in self.head.cells[name])
+            return self._are_whole(name)
         return self.head.kinds[name] == "text" and not self._is_unit(name)
 
-    def _is_name(self, name: str) -> bool:
-        """Whether the texts of a column differ, and speak of no quantity."""
-        return len(self.head.distinct(name)) > 1 and not self._is_quantity(name)
+    def _is_name(self, name: str, used: Sequence[str]) -> bool:
+        """Whether the texts of a column differ, speak of no quantity, and stamps come again."""
+        is_text = len(self.head.distinct(name)) > 1 and not self._is_quantity(name)
+        return is_text and self.head.is_repeated(used)
 
     def _is_quantity(self, name: str) -> bool:
         """Whether the values of a column speak of quantities, as registers do."""
-        return any(words.register_of(value) for value in self.head.distinct(name))
+        return any(words.quantity_of(value) for value in self.head.distinct(name))
 
     def _find_unit_column(self, used: Sequence[str]) -> str | None:
         for name in self.head.named("text"):
@@ -269,16 +296,33 @@ class _Finder:
 
     # Units, and what is left
 
-    def _find_units(self, loads: Sequence[str], column: str | None) -> tuple[tuple[str, ...], bool]:
+    def _find_zone(self) -> str | None:
+        """The one time zone that is named in the table, or above it."""
+        cells = [
+            cell for name in self.head.named("text", "datetime") for cell in self.head.cells[name]
+        ]
+        found = set(map(words.zone_of, {*self.columns.before, *self.names, *cells})) - {None}
+        return found.pop() if len(found) == 1 else None
+
+    def _find_units(
+        self, loads: Sequence[str], column: str | None, registers: Sequence[str], ids: Sequence[str]
+    ) -> tuple[tuple[str, ...], bool]:
         """The unit of each column of readings, and whether anything says it."""
         if self.config.unit is not None:
             return (self.config.unit,) * len(loads), True
-        beside = words.unit_of(self.head.cells[column][0]) if column else None
+        beside = self._unit_beside(column, registers, ids)
         above = words.unit_above(self.columns.before)
         said = [beside or self._own_unit(name, above) for name in loads]
-        unsaid = [name for name, unit in zip(loads, said, strict=True) if not unit]
-        self._ask_for_unit(unsaid)
+        self._ask_for_unit(name for name, unit in zip(loads, said, strict=True) if not unit)
         return tuple(unit or "kWh" for unit in said), all(said)
+
+    def _unit_beside(
+        self, column: str | None, registers: Sequence[str], ids: Sequence[str]
+    ) -> str | None:
+        """The unit in a column of units, or in the names of registers, or of meters."""
+        names = registers or (self.head.cells[ids[0]] if ids else ())
+        found = set(map(words.unit_of, self.head.cells[column][:1] if column else names))
+        return found.pop() if len(found) == 1 else None
 
     def _ask_for_unit(self, loads: Iterable[str]) -> None:
         """Power is in W as often as in kW."""
@@ -314,7 +358,7 @@ class _Finder:
         taken = {*used, *loads.columns, *loads.covariates, *loads.returned, *skipped}
         for name in self.names:
             if name not in taken and not is_row_number(name):
-                quantity = words.meaning_of(name).quantity
+                quantity = words.quantity_of(name)
                 is_load = quantity in ("", "consumption")
                 skipped[name] = "it is none of the readings" if is_load else f"it is {quantity}"
         return skipped

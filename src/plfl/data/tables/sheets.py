@@ -194,5 +194,4 @@ class _OdsScan(Scan):
 
 
 def _repeats(attributes: dict[str, str], name: str) -> int:
-    text = next((attributes[key] for key in attributes if key.endswith(name)), "1")
-    return _number(text)
+    return _number(next((attributes[key] for key in attributes if key.endswith(name)), "1"))

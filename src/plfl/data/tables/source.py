@@ -36,7 +36,10 @@ def read_tables(paths: Sequence[str], config: Config) -> Readings:
     first = read_table(paths[0], config)
     if len(paths) == 1:
         return first
-    if any(table.has_ids for table in first.understood) or config.meter is not None:
+    if (
+        any(table.roles.ids or table.roles.is_wide for table in first.understood)
+        or config.meter is not None
+    ):
         return combine([first, *(read_table(path, config) for path in paths[1:])])
     findings = list(first.findings)
 

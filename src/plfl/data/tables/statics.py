@@ -89,8 +89,7 @@ def _usable(
 
 def _read_fact(rows: Rows, name: str, decimal: str) -> np.ndarray:
     values = rows.numbers(name, decimal)
-    is_wrong = np.abs(values) > LARGEST
-    rows.refuse("PLF312", name, is_wrong, "the value is infinite or absurdly large")
+    rows.refuse("PLF312", name, np.abs(values) > LARGEST, "the value is infinite or too large")
     return values
 
 

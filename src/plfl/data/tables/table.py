@@ -16,14 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plfl.config import Config
-from plfl.data.clock_trial import find_clock
+from plfl.data.clock_trial import ends_days, find_clock
 from plfl.data.detectors import is_register
 from plfl.data.readings import Readings, Series, Understood
 from plfl.data.rules import Finding
 from plfl.data.tables.cells import Rows, read_rows
 from plfl.data.tables.clock import Clock, make_clock
 from plfl.data.tables.columns import Columns
-from plfl.data.tables.forms import EPOCH_UNITS
 from plfl.data.tables.roles import Roles, find_roles
 from plfl.data.tables.statics import Statics, read_statics
 from plfl.data.tables.words import unit_of
@@ -47,21 +46,32 @@ def read_columns(columns: Columns, config: Config) -> Readings:
     findings += [columns.fault("PLF307", why, name).finding for name, why in roles.skipped.items()]
     statics = read_statics(config, roles.ids, findings)
     clock = make_clock(columns, roles, statics.zones, findings)
-    read = _read_wide if roles.is_wide else _read_long
-    table, series = read(_Table(columns, roles, clock, statics))
+    table = _Table(columns, roles, clock, statics)
+    table, series = _read_wide(table) if roles.is_wide else _read_long(table)
     return Readings(
         series=Lazy(series),
         covariate_names=roles.covariates,
         static_names=statics.names,
         findings=findings,
-        understood=(_understood(table),),
+        understood=(
+            Understood(
+                file=columns.file,
+                num_columns=len(columns.schema.names),
+                num_before=max(0, (columns.first_line or 1) - 1 - columns.has_header),
+                zone=table.clock.zone,
+                stamp_zone=None if roles.times.has_offset else table.clock.stamp_zone,
+                is_end=table.clock.is_end,
+                roles=roles,
+            ),
+        ),
     )
 
 
 def _note_file(columns: Columns) -> list[Finding]:
     found = [columns.fault("PLF306", "it is skipped").finding] if columns.has_mark else []
-    if columns.encoding == "cp1252":
-        what = "it is read as Windows-1252, since it is not UTF-8"
+    if columns.encoding.startswith(("cp", "gb")):
+        name = columns.encoding.replace("cp", "Windows-")
+        what = f"it is read as {name}, since it is not UTF-8"
         found.append(columns.fault("PLF314", what).finding)
     return found
 
@@ -91,16 +101,27 @@ class _Table:
         return self.roles.config.decimal or "."
 
     def with_clock_of(self, stamps: np.ndarray) -> "_Table":
-        """The table with the clock that a client's stamps prove, where nothing else says one."""
+        """The table with the clock that a client's stamps prove, where nothing else says one; those
+        that run from the first interval of a day to midnight are ends.
+        """
+        clock = self._clock_of(stamps)
+        is_open = not (
+            clock.is_end or self.roles.is_side_said or self.roles.times.columns[0] == "ds"
+        )
+        if is_open and ends_days(stamps, clock.zone if clock.is_zoned else None):
+            clock = replace(clock, is_end=True)
+        return replace(self, clock=clock)
+
+    def _clock_of(self, stamps: np.ndarray) -> Clock:
         clock = self.clock
         is_said = clock.is_zoned or clock.stamp_zone is not None or clock.zone is None
         if is_said or clock.own_zones:
-            return self
+            return clock
         found = find_clock(stamps, str(clock.zone), is_end=clock.is_end)
         if self.roles.is_side_said and found.is_end != clock.is_end:
-            return self
+            return clock
         zone = found.stamp_timezone if found.stamp_timezone != clock.zone else None
-        return replace(self, clock=replace(clock, stamp_zone=zone, is_end=found.is_end))
+        return replace(clock, stamp_zone=zone, is_end=found.is_end)
 
     def series(self, client: str, unit: str, **own: Any) -> Series:
         """One client's rows, with what the table says about all of them."""
@@ -117,33 +138,6 @@ class _Table:
             is_cumulative=self.roles.config.cumulative,
             **own,
         )
-
-
-def _understood(table: _Table) -> Understood:
-    roles = table.roles
-    return Understood(
-        file=table.columns.file,
-        format=roles.profile.title if roles.profile else None,
-        num_columns=len(table.columns.schema.names),
-        num_before=max(0, (table.columns.first_line or 1) - 1 - table.columns.has_header),
-        time=roles.time,
-        time_words=roles.time_words + (" with offsets" if _shows_offsets(roles) else ""),
-        zone=table.clock.zone,
-        stamp_zone=None if roles.has_offset else table.clock.stamp_zone,
-        is_end=table.clock.is_end,
-        loads=roles.loads,
-        layout=roles.config.layout,
-        unit=", ".join(dict.fromkeys(roles.units)),
-        is_unit_said=roles.is_unit_said,
-        registers=roles.config.registers or (),
-        covariates=roles.covariates,
-        skipped=tuple(roles.skipped),
-        has_ids=bool(roles.ids) or roles.is_wide,
-    )
-
-
-def _shows_offsets(roles: Roles) -> bool:
-    return roles.has_offset and roles.config.time_format not in EPOCH_UNITS
 
 
 # Long tables, and those with a row per day
@@ -167,7 +161,7 @@ class _Rows:
             dict.fromkeys(
                 name
                 for name in (
-                    *roles.time,
+                    *roles.times.columns,
                     *roles.ids,
                     *roles.loads,
                     *roles.returned,
@@ -246,10 +240,13 @@ class _Rows:
         if self.register is None or registers is None:
             return None
         texts = rows.texts(self.register).fill_null("").dictionary_encode()
-        values = texts.dictionary.to_pylist()
-        counts = [_is_one_of(value.strip(), registers) for value in values]
+        counts = [  # one that stands there as it is means itself
+            name in registers or any(fnmatchcase(name, pattern) for pattern in registers)
+            for name in map(str.strip, texts.dictionary.to_pylist())
+        ]
         return np.array(counts, bool)[np.asarray(texts.indices)]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _values(self, rows: Rows) -> np.ndarray:
         """The readings: of one column, added up over several, or a row of them per day."""
         table = self.table
@@ -323,11 +320,6 @@ class _Rows:
                 yield found
 
         return table, series
-
-
-def _is_one_of(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a register fits a pattern; one that stands there as it is means itself."""
-    return name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _add_registers(series: Series, registers: np.ndarray) -> Series:
@@ -427,12 +419,13 @@ def _read_wide(table: _Table) -> tuple[_Table, Callable[[], Iterator[Series]]]:
     return table, series
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _read_shared(table: _Table) -> tuple[np.ndarray, np.ndarray]:
     """The stamps and the covariates of all meters of a wide table."""
     names = table.roles.covariates
     stamps = []
     covariates = []
-    for rows in read_rows(table.columns, [*table.roles.time, *names]):
+    for rows in read_rows(table.columns, [*table.roles.times.columns, *names]):
         stamps.append(table.clock.seconds(rows))
         inputs = [rows.numbers(name, table.decimal) for name in names]
         covariates.append(np.stack(inputs, axis=1) if inputs else np.zeros((len(stamps[-1]), 0)))

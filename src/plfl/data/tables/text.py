@@ -11,6 +11,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -23,12 +24,16 @@ from plfl.data.tables.forms import MISSING, kind_of
 
 _SAMPLE_BYTES = 1 << 18
 _SAMPLE_ROWS = 1000
+# More is read where that holds but a few lines.
+_LARGEST_SAMPLE = 1 << 22
 # A file is read in blocks that hold many of its lines; pyarrow reads dozens of blocks ahead.
 _LEAST_BLOCK = 1 << 17
 _LARGEST_BLOCK = 1 << 23
 _LINES_IN_BLOCK = 16
 # The comma is tried last: it also stands inside numbers.
 _DELIMITERS = "\t;|,"
+# Those that spreadsheets write, in western countries, Japan and China.
+_ENCODINGS = ("utf-8", "cp1252", "cp932", "gb18030")
 # Of the rows, that have to have the same number of cells.
 _MOST = 0.8
 # Of a column's cells, that make it a column of numbers or of times.
@@ -81,8 +86,10 @@ def open_text(open_file: Callable[[], BinaryIO], name: str, file: str) -> Column
 
 def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     """Look at the beginning of a file."""
-    sample = _read_sample(open_file, file)
-    is_cut = len(sample) == _SAMPLE_BYTES
+    sample = _read_sample(open_file, file, _SAMPLE_BYTES)
+    if len(sample) == _SAMPLE_BYTES and len(sample.splitlines()) < 4:
+        sample = _read_sample(open_file, file, _LARGEST_SAMPLE)
+    is_cut = len(sample) in (_SAMPLE_BYTES, _LARGEST_SAMPLE)
     mark = next((mark for mark in _MARKS if sample.startswith(mark)), b"")
     encoding = _MARKS.get(mark) or _find_encoding(sample, file)
     lines = _find_lines(_decode(sample, encoding, file), file, is_cut=is_cut)
@@ -113,10 +120,10 @@ def find_dialect(open_file: Callable[[], BinaryIO], file: str) -> Dialect:
     )
 
 
-def _read_sample(open_file: Callable[[], BinaryIO], file: str) -> bytes:
+def _read_sample(open_file: Callable[[], BinaryIO], file: str, num_bytes: int) -> bytes:
     try:
         with open_file() as stream:
-            return stream.read(_SAMPLE_BYTES)
+            return stream.read(num_bytes)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise fault("PLF305", reason_of(error), file=file) from None
 
@@ -124,21 +131,21 @@ def _read_sample(open_file: Callable[[], BinaryIO], file: str) -> bytes:
 def _find_lines(text: str, file: str, *, is_cut: bool) -> list[str]:
     """The whole lines of a sample, of which some hold something."""
     lines = list(io.StringIO(text.removeprefix("\ufeff"), newline=""))[: -1 if is_cut else None]
+    if is_cut and len(lines) < 2:
+        raise fault("PLF305", "it has no end; it is no table", file=file, line=len(lines) + 1)
     if any(line.strip() for line in lines):
         return lines
-    if is_cut:
-        raise fault("PLF305", "its first line does not end; it is no table", file=file, line=1)
     raise fault("PLF301", "there is nothing in it", file=file, line=1)
 
 
 def _find_encoding(sample: bytes, file: str) -> str:
     if b"\0" in sample:
         raise fault("PLF305", "it is neither text nor another kind of table", file=file)
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(sample)
-    except UnicodeDecodeError:
-        return "cp1252"  # what spreadsheets of western countries write
-    return "utf-8"
+    for encoding in _ENCODINGS:
+        with suppress(UnicodeDecodeError):
+            codecs.getincrementaldecoder(encoding)().decode(sample)
+            return encoding
+    return _ENCODINGS[1]
 
 
 def _decode(sample: bytes, encoding: str, file: str) -> str:
@@ -183,7 +190,7 @@ def _find_header(rows: list[list[str]], ends: list[int]) -> tuple[list[str] | No
     """The names above the first row of readings, and how many lines there are before that row."""
     first, width = _find_body(rows)
     at = first - 1
-    while at >= 0 and len(rows[at]) != width and _has_time(rows[at]):
+    while at >= 0 and len(rows[at]) != width and {"date", "datetime"} & {*map(kind_of, rows[at])}:
         at -= 1  # a reading with a cell too many, which is to be named
     if at < 0:
         return None, 0
@@ -200,17 +207,12 @@ def _find_body(rows: list[list[str]]) -> tuple[int, int]:
     """The first row of readings, and how many cells most of them have."""
     body = rows[max(min(1, len(rows) - 1), min(12, len(rows) // 3)) :]
     width = Counter(map(len, body)).most_common(1)[0][0]
-    likely = [row for row in body if len(row) == width]
-    kinds = [_main_kind([row[k] for row in likely]) for k in range(width)]
+    kinds = list(map(_main_kind, zip(*(row for row in body if len(row) == width), strict=True)))
     for at, row in enumerate(rows):
         if _is_like(row, kinds):
             return at, width
     # no row of numbers: the first of that width has the names
     return 1 + next(at for at, row in enumerate(rows) if len(row) == width), width
-
-
-def _has_time(row: Sequence[str]) -> bool:
-    return any(kind_of(cell) in ("date", "datetime") for cell in row)
 
 
 def _with_units(rows: list[list[str]], at: int, names: list[str]) -> list[str]:
@@ -220,13 +222,15 @@ def _with_units(rows: list[list[str]], at: int, names: list[str]) -> list[str]:
     upper = [" ".join(cell.split()) for cell in rows[at - 1]]
     if not all(upper):
         return names
-    pairs = zip(upper, names, strict=False)  # the last cell may be missing
-    return [f"{name} [{unit.strip('[]()')}]" if unit else name for name, unit in pairs]
+    return [
+        f"{name} [{unit.strip('[]()')}]" if unit else name
+        for name, unit in zip(upper, names, strict=False)  # the last cell may be missing
+    ]
 
 
 def _is_short(cell: str) -> bool:
     """Whether a cell could be a unit; [dd.MM.yyyy HH:mm] stands there for dates."""
-    return len(cell.strip("[]()")) <= 4 or (cell.startswith("[") and cell.endswith("]"))
+    return len(cell.strip("[]()")) <= 5 or (cell.startswith("[") and cell.endswith("]"))
 
 
 def _main_kind(cells: Sequence[str]) -> str:

@@ -40,10 +40,10 @@ class Times:
     columns: tuple[str, ...]
     words: str
     says: dict[str, Any]  # config fields
-    has_offset: bool = False
-    period: int = 0
+    has_offset: bool = False  # whether stamps carry their offset from UTC
+    period: int = 0  # seconds, where the last column numbers the periods of a day
     first_period: int = 1
-    is_elapsed: bool = False
+    is_elapsed: bool = False  # whether periods are counted through changes of the clock
 
 
 def find_times(head: Head, config: Config) -> Times:
@@ -51,8 +51,7 @@ def find_times(head: Head, config: Config) -> Times:
     chosen = as_tuple(config.time_column) or _choose(head)
     if len(chosen) > 1:
         return _join(head, config, chosen)
-    name = chosen[0]
-    form = _settle(head, config, name)
+    form = _settle(head, config, chosen[0])
     said = config.time_format or None
     return Times(
         chosen,
@@ -64,15 +63,36 @@ def find_times(head: Head, config: Config) -> Times:
 
 def _choose(head: Head) -> tuple[str, ...]:
     stamps = [name for name in head.forms if _is_stamp(head, name)]
-    if "ds" in head.names:
+    if "ds" in head.kinds:
         return ("ds",)
     moments = [name for name in stamps if _is_moment(head, name)]
     if moments:
-        return (_first_start(head, moments),)
+        positions = [
+            name for name in filter(words.is_position, head.kinds) if _is_period(head, name)
+        ]
+        return (_first_start(head, moments), *positions[:1])
     if not stamps:
-        raise _no_time(head)
+        return _find_parts(head)
     others = _find_clocks(head)
     return (_first_start(head, stamps), *([_first_start(head, others)] if others else []))
+
+
+def _find_positions(head: Head) -> list[str]:
+    """Columns that count from the beginning of a period that is named beside it."""
+    return [name for name in filter(words.is_position, head.kinds) if _is_period(head, name)]
+
+
+def _find_parts(head: Head) -> tuple[str, ...]:
+    """Columns of year, month and day, perhaps of hour and minute, in that order."""
+    named = {words.plain(name): name for name in head.named("number", "time", "text")}
+    found = {
+        part: own
+        for part, pattern in words.PARTS.items()
+        if (own := next((named[name] for name in named if pattern.fullmatch(name)), None))
+    }
+    if not {"%Y", "%m", "%d"} <= found.keys():
+        raise _no_time(head)
+    return tuple(found.values())
 
 
 def _no_time(head: Head) -> Fault:
@@ -98,7 +118,7 @@ def _is_stamp(head: Head, name: str) -> bool:
         head.kinds[name] != "number"
         or words.is_time(name)
         or not head.columns.has_header
-        or _is_rising(head.cells[name])
+        or (_is_rising(head.cells[name]) and not words.is_id(name))
     )
 
 
@@ -128,8 +148,10 @@ def _is_count(head: Head, name: str) -> bool:
 
 
 def _number_of(cell: str) -> int | None:
-    """The number of a period; 02X is the hour that comes again when clocks go back."""
-    digits = cell.strip().upper().removesuffix("X")
+    """The number of a period, perhaps HE02; 02X or 2A is the hour that comes again when clocks go
+    back.
+    """
+    digits = cell.strip().upper().lstrip("HER ").rstrip("XAB").removesuffix(".0")
     return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
@@ -147,25 +169,31 @@ def _first_start(head: Head, names: Sequence[str]) -> str:
 
 
 def _join(head: Head, config: Config, chosen: tuple[str, ...]) -> Times:
-    """A date and a time of day, or a date and the number of a period."""
+    """A date and a time of day, or a date and the number of a period; a date may be year, month
+    and day.
+    """
     require(
-        len(chosen) == 2,
+        len(chosen) <= 5,
         f"time_column names {len(chosen)} columns",
-        "name one, or two: the date and the time of day, or the date and the period",
+        "name one, or two: the date and the time of day, or the date and the period (or year, "
+        "month, day, hour and minute)",
     )
-    date, other = chosen
-    form = _settle(head, config, date)
-    clock = find_clock_format(head.cells[other])
+    date, *_, other = chosen
     said = config.time_format
+    form = _settle(head, config, date) if len(chosen) == 2 else TimeForm(("%Y %m %d",))
+    if len(chosen) in (3, 5):
+        rest = " %H %M" if len(chosen) == 5 else ""
+        return Times(chosen, form.in_words, {"time_format": said or f"%Y %m %d{rest}"})
+    clock = find_clock_format(head.cells[other])
     if clock is None:
         return _count_periods(head, config, chosen, form)
     joined = said or f"{form.formats[0] or '%Y-%m-%d'} {clock}"
-    says = {"time_format": joined, **_find_sides(head, config, (other, date))}
-    return Times(chosen, form.in_words, says)
+    sides = _find_sides(head, config, (other, date))
+    return Times(chosen, form.in_words, {"time_format": joined, **sides})
 
 
 def _count_periods(head: Head, config: Config, chosen: tuple[str, ...], form: TimeForm) -> Times:
-    date, other = chosen
+    other = chosen[-1]
     periods = _read_periods(head, other)
     last = periods[-1]
     per_day = next((num for num in _PERIODS if last <= num + num // 24), None)
@@ -178,11 +206,12 @@ def _count_periods(head: Head, config: Config, chosen: tuple[str, ...], form: Ti
         chosen,
         form.in_words,
         {"time_format": config.time_format or form.formats[0], "stamps": "start"},
+        has_offset=form.has_offset,
         period=86_400 // per_day,
         first_period=first,
         is_elapsed=not (words.is_hour(other) or per_day == _PERIODS[0])
         or last >= per_day + first
-        or _has_short_day(head, date, other, per_day),
+        or _has_short_day(head, chosen, per_day),
     )
 
 
@@ -195,11 +224,12 @@ def _read_periods(head: Head, name: str) -> list[int]:
     return periods
 
 
-def _has_short_day(head: Head, date: str, other: str, per_day: int) -> bool:
+def _has_short_day(head: Head, chosen: tuple[str, ...], per_day: int) -> bool:
     """Whether a day ends an hour early, as where clocks go forward and hours are counted; by the
     clock, such a day lacks an hour in its midst.
     """
-    if not is_text(head.columns.schema.field(date).type):
+    date, *_, other = chosen
+    if len(chosen) > 2 or not is_text(head.columns.schema.field(date).type):
         return False
     days: dict[str, set[int]] = {}
     for rows in read_rows(head.columns, [date, other]):
@@ -233,20 +263,32 @@ def _settle(head: Head, config: Config, name: str) -> TimeForm:
 
 
 def _unknown(head: Head, name: str) -> Fault:
-    sample = next(iter(head.cells[name]), "")
-    return head.columns.fault("PLF102", f"{sample!r} is no time that is known", name, 0)
+    what = f"{next(iter(head.cells[name]), '')!r} is no time that is known"
+    advice = "write ISO 8601, or say the form: ‹time_format=...›, such as %d/%m/%Y %H:%M"
+    return head.columns.fault("PLF102", what, name, 0, advice=advice)
 
 
 def _find_sides(head: Head, config: Config, chosen: tuple[str, ...]) -> dict[str, Any]:
-    """Starts or ends, and their clock, as the names say it; 24:00 is the end of a day."""
+    """Starts or ends, and their clock, as the names say it."""
     update: dict[str, Any] = {}
-    name = chosen[0]
-    is_end = words.is_end(name) and not words.is_start(name)
-    if config.stamps is None and (is_end or any(map(is_day_end, head.cells[name]))):
-        update["stamps"] = "end"
-    if config.stamp_timezone is None and any(words.is_utc(name) for name in chosen):
+    side = _side_of(head, chosen)
+    if config.stamps is None and side:
+        update["stamps"] = side
+    if config.stamp_timezone is None and any(map(words.is_utc, chosen)):
         update["stamp_timezone"] = "UTC"
     return update
+
+
+def _side_of(head: Head, chosen: tuple[str, ...]) -> str | None:
+    """What the name of a time says, or another that says the end; 24:00 is the end of a day."""
+    name = chosen[0]
+    if words.is_start(name):
+        return "start"
+    if words.is_end(name) or any(map(is_day_end, head.cells[name])):
+        return "end"
+    others = (each for each in head.named("date", "datetime", "time") if each not in chosen)
+    has_ends = any(words.is_end(each) and len(set(head.cells[each])) > 1 for each in others)
+    return "start" if has_ends else None
 
 
 def missing(columns: Columns, name: str, setting: str, *, is_there: bool = False) -> Fault:
@@ -259,8 +301,7 @@ def missing(columns: Columns, name: str, setting: str, *, is_there: bool = False
         what = f"column {name!r} could tell meters apart; there are {found}{more}"
         advice = f"say so: ‹{setting}={name}› (or ‹meter=NAME› if it is one meter)"
     line = columns.first_line - 1 if columns.first_line and columns.has_header else None
-    place = Place(columns.file, line=line, column=name)
-    return Fault(Finding("PLF302", 1, place, what, advice))
+    return Fault(Finding("PLF302", 1, Place(columns.file, line=line, column=name), what, advice))
 
 
 def as_tuple(names: Any) -> tuple[str, ...]:

@@ -1,32 +1,34 @@
 """What the name of a column (or of a register) says: the quantity, its unit, and which part of an
 interval or of a meter it is about.
 
-The words are those of exports in English, German, Dutch, French, Italian, Spanish,
-Portuguese and Danish. A name that
-says nothing is that of a meter, perhaps; nothing here looks at values.
+The words are those of exports in the larger languages of Europe. A name that says nothing is that
+of a meter, perhaps; nothing here looks at values.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from zoneinfo import available_timezones
 
 # Units of electric energy and power, as headers write them.
 UNITS = ("Wh", "kWh", "MWh", "GWh", "W", "kW", "MW", "GW")
-_UNIT = {unit.lower(): unit for unit in UNITS}
+_UNIT = {unit.lower(): unit for unit in UNITS} | {"kwhs": "kWh"}
+_IN_WORDS = {"kilowatt hour": "kWh", "watt hour": "Wh", "kilowatt": "kW", "watts": "W"}
 # What a number beside the readings is, and not a quantity that is measured.
 FACT = "a fact beside the readings"
 # In the order in which they are looked for; the first that is found says what a column is.
 _QUANTITIES = {
     FACT: r"duration|post ?code|zip( ?code)?|plz|capacity|latitude|longitude|sq ?ft|floor ?area|"
-    r"issues?|occupants|ptid|row ?quality|pas en minutes|num(ber)? of \w+",
+    r"issues?|occupants|ptid|row ?quality|pas en minutes|num(ber)? of \w+|percent(age)?|version|"
+    r"position|soc|state of charge|charge level",
     "price": r"costs?|prices?|charges?|amount|kosten|preis|prix|precio|costo|fees?|bill(ed|ing)?|"
-    r"€|\$|£|eur(os?)?|usd|gbp|(ct|cents?) (per )?kwh|pence",
+    r"€|\$|£|eur(os?)?|usd|gbp|(ct|cents?) (per )?kwh|pence|rrp|lmp|spot\w*|cena|hind|hinta",
+    "energy in a unit that is not read": r"ws|joules?",
     "gas": r"gas|erdgas|gaz|m3|m³|therms?|ccf|btu|mj",
     "water": r"water|wasser|eau|agua|acqua|lit(er|re)s?|gallons?",
     "heat": r"heat(?! ?pump)|heating|cooling|steam|chilled|warmte|wärme|fernwärme|kj|gj",
-    "reactive or apparent energy": r"reactive|réactive|blind\w*|kvarh?|mvarh?|varh?|kvah?|mvah?|va|"
-    r"apparent|schein\w*",
+    "reactive or apparent energy": r"reactiv[aeo]|réactive|reatt?iv[aeo]|blind\w*|jalov\w*|"
+    r"biern\w*|kvarh?|mvarh?|varh?|kvah?|mvah?|va|apparent|schein\w*",
     "voltage, current or the like": r"volt(age|s)?|spannung|tension|amp(ere|s)?|"
     r"current(?! ?(load|power|use|usage|demand))|"
     r"intensity|frequency|frequenz|hz|power ?factor|pf|cos ?phi|thd",
@@ -35,18 +37,21 @@ _QUANTITIES = {
     "returned energy": r"export(ed|s)?|return(ed|s)?|inject(ion|ed)?|feed ?in|fed ?in|einspeisung|"
     r"rück\w*|terug\w*|gelvr|injectie|immess\w*|excedent\w*|excédent|vertido|surplus|reverse|"
     r"received|to ?grid|generaci[oó]n|geração|egenproduktion|"
-    r"generat(ion|ed|or)|product(ion|ie)|produc(ed|ción)|produz\w*|produit|"
+    r"generat(ion|ed|or)|product(ion|ie)|produc(ed|ción)|produz\w*|produit|produ[kc][tcs]\w*|"
+    r"tuotanto|tootmine|võrku|oddan\w*|oddaj\w*|wprowadz\w*|dodáv\w*|výrob\w*|proizv\w*|termel\w*|"
+    r"(vissza|be)táp\w*|inmatning|invoeding|retour|return\w*|vertid\w*|"
     r"erzeug\w*|opwek\w*|opgewekt|solar|pv|photovolta\w*|[12] 0 2 (8|29) \d|2 8 \d",
     "a forecast, or what is left of one": r"forecast(ed)?|prognos\w*|predict(ed|ion)|residual\w*|"
     r"pump(ed|speicher)|day ahead|max(imum)?|min(imum)?|peak ?demand|std|stddev",
     "part of the load": r"sub ?meter(ing)?( ?\d+)?",
     "weather": r"temp(erature|eratur|érature)?|t ?out|°c|°f|humid\w*|wind\w*|irradia\w*|radiation|"
     r"ghi|dni|dhi|cloud\w*|pressure|dew\w*|precip\w*|rain\w*|snow\w*|sunshine|weather",
-    "consumption": r"consum\w*|usage|used|use|energy|energie|énergie|loads?|demand|power|"
+    "consumption": r"cons[uo]m\w*|usage|used|use|energy|energie|énergie|loads?|demand|power|"
     r"puissance|potencia|potenza|leistung|verbr\w*|netzlast|last|offtake|afname|import(ed)?|"
     r"delivered|geliefert|bezug\w*|soutirage|electric(ity)?|elektr\w*|strom|stroom|électricité|"
-    r"elettric\w*|eléctric\w*|mængde|forbrug|forbruk|förbrukning|kulutus|zużycie|"
-    r"ativa|gesamtverbrauch|wirkleistung|"
+    r"prelev\w*|pob(ór|ran\w*)|odběr|spotřeba|fogyaszt\w*|tüketim|potrošnja|võrgust|tarbimi\w*|"
+    r"uttag|energi[ajn]+|elettric\w*|eléctric\w*|mængde|forbrug|forbruk|förbrukning|kulutus|"
+    r"zużycie|ativa|gesamtverbrauch|wirkleistung|"
     r"wirkarbeit|kwh|mwh|gwh|wh|kw|mw|gw|watts?|y|[12] 0 1 (8|29) \d|1 8 \d",
 }
 _PATTERNS = {
@@ -58,7 +63,17 @@ _FACTS = re.compile(
     r"(year|month|day|hour|minute|week|weekday|quarter|season|dow|doy|day ?of ?(week|month|year)|"
     r"hour ?of ?(day|week)|week ?of ?year|is ?\w+|holiday|index|row|line|nr|no|count|num|rank)"
 )
+# Columns that hold one part of a date, in strptime's words.
+PARTS = {
+    "%Y": re.compile(r"year|yyyy|yr|jahr|jaar|année|annee|anno|año|ano|rok|år"),
+    "%m": re.compile(r"month|mm|mon|monat|maand|mois|mese|mes|mês|månad|måned"),
+    "%d": re.compile(r"day|dd|tag|dag|jour|giorno|d[ií]a|day of month|mday"),
+    "%H": re.compile(r"hour|hr|hh|stunde|uur|heure|ora|hora|timme|time|hour ending|he|hour of day"),
+    "%M": re.compile(r"minute|min|mi"),
+}
+_NAMES = re.compile(r"(.* )?(ids?|serial)|.* (number|no|nr|code)")
 NOT_LOAD = (
+    "energy in a unit that is not read",
     "price", "gas", "water", "heat", "reactive or apparent energy",
     "voltage, current or the like", "energy that is made where it is used", "returned energy",
 )  # fmt: skip
@@ -73,102 +88,124 @@ _ATTRIBUTES = re.compile(
     r"mean|average|meter|reading|total|flow|volume|rate|yield|panels?|roof|array|inverter|system|"
     r"demand|load|level|surface|chill|value|interval|actual|daily|hourly)\b"
 )
-# Codes of registers, as they stand in cells.
+# Codes of registers, as they stand in names and cells: A+, -P.
 _CODES = {
-    "a+": "consumption", "+a": "consumption", "p+": "consumption", "+p": "consumption",
-    "a-": "returned energy", "-a": "returned energy", "p-": "returned energy",
-    "-p": "returned energy", "r+": "reactive or apparent energy",
-    "r-": "reactive or apparent energy", "q+": "reactive or apparent energy",
-    "q-": "reactive or apparent energy",
-}  # fmt: skip
-_START = re.compile(
-    r"\b(start\w*|begin\w*|from|von|ab|debut|début|inizio|desde|inicio|van|fra|dalle|início)\b"
+    "consumption": re.compile(r"(?<![^\s(])(\+[AP]|[AP]\+)(?!\w)", re.I),
+    "returned energy": re.compile(r"(?<![^\s(])([-−–][AP]|[AP][-−–])(?!\w)", re.I),
+    "reactive or apparent energy": re.compile(r"(?<![^\s(])([-+][RQ]|[RQ][-+])(?!\w)", re.I),
+}
+_ZONE = re.compile(
+    r"\b(Africa|America|Asia|Atlantic|Australia|Europe|Indian|Pacific)(/[A-Z][A-Za-z_-]+){1,2}"
 )
-_END = re.compile(
-    r"\b(end\w*|until|bis|to|fin|fine|hasta|tot|til|stop\w*|ending|he|finish|alle|fim)\b"
-)
-_PERIOD = re.compile(
-    r"\b(settlement ?period|period\w*|sp|interval ?(number|no|id)?|half ?hour\w*|hh|"
-    r"hour( ?ending)?|he|hr|hours?|stunde|uur|heure|hora|ora|quarter ?hour|slot)\b"
-)
-_HOUR = re.compile(r"\b(hour\w*|he|hr|stunde|uur|heure|hora|ora|godzina|timme)\b")
-_ID = re.compile(
-    r"(\b|_)(\w*id|meters?|mpan|mprn|nmi|ean( code)?|esi ?id|pod|cups|prm|pdl|gsrn|msn|serial\w*|"
-    r"house\w*|home\w*|building\w*|customer\w*|consumer\w*|account\w*|device|premises?|site\w*|"
-    r"zähler\w*|zählpunkt\w*|målepunkt\w*|cpe|"
-    r"malo|melo|contatore|contador|compteur|sensor|entity|client|series|"
-    r"node|feeder|substation|apartment|unit ?no|name)(\b|_)"
-)
-_TIME = re.compile(
-    r"\b(ds|\w*time\w*|\w*date\w*|\w*stamps?|tstp|datum|zeit\w*|uhrzeit|"
-    r"fecha|hora|heure|horodate\w*|"
-    r"giorno|data|ora|tag|day|jour|dia|dt|ts|utc|\w*dato|zeitraum|\w*zeitpunkt|\w*period)\b"
-)
-_REMARK = re.compile(
-    r"\b(quality|status|flag|validation|notes?|type|estimat\w*|descri\w*|comment|remark|reason|"
-    r"method|tariff|season|weekday|day ?of ?week|holiday|is ?dst|dst|zone|region|version|"
-    r"acorn\w*|std ?or ?tou|revision|read ?type|units?|uom|einheit|currency|address|service|"
-    r"kvalitet|qualität|estado|calidad|metodo\w*|category)\b"
-)
-_REGISTER = re.compile(
-    r"\b(register\w*|direction|flow\w*|channel\w*|obis|tariff|rate|commodity|"
-    r"energy ?type|service|measure\w*|quantity|stream)\b"
-)
-_UNIT_COLUMN = re.compile(
-    r"\b(\w*units?|uom|\w*einheit|\w*enhed|eenheid|unit[eéà]|unidad\w*|unidade\w*)\b"
-)
-_UTC = re.compile(r"\b(utc|gmt)\b")
 _TOKEN = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-./()\[\]{}:;,]+|\s+")
 _TARIFF = re.compile(
     r"\b(t[12]|tariff ?[12]|l[123]|phase ?[abc123]|low|high|normal|normaal|laag|"
     r"day|night|dag|nacht|tag|ht|nt|hp|hc|"
-    r"peak|off ?peak|shoulder|f[123]|p[1-6]|18[12]|1 8 [12]|dutch users|users|rate ?\d|i{1,3})\b"
+    r"mains? ?[ab12]|leg ?[ab12]|peak|off ?peak|shoulder|"
+    r"f[123]|p[1-6]|18[12]|1 8 [12]|dutch users|users|rate ?\d|i{1,3})\b"
 )
 
 
 # Of several columns about one meter: what the house uses, before what comes from the grid.
 _PREFERRED = (
     re.compile(r"\b(total|gesamt\w*)\b.*\b(consum\w*|usage|use|load|verbrauch)\b"),
-    re.compile(r"\b(consum\w*|usage|used?|loads?|demand|\w*verbr\w*|forbrug|mængde)\b"),
+    re.compile(
+        r"\b(cons[uo]m\w*|usage|used?|loads?|demand|home|house|\w*verbr\w*|forbrug|mængde)\b"
+    ),
     re.compile(r"\b(import\w*|delivered|bezug\w*|offtake|afname|soutirage)\b"),
+    re.compile(r"^(?!.*\bnet\b)"),
     re.compile(r""),
 )
 _NUMBERED = re.compile(r"\b(house|home|building|meter|site|unit|apartment|flat) ?\d+\b")
-_POWER = re.compile(r"\b(power|\w*leistung|puissance|potencia|potenza|vermogen)\b")
 _GENERAL = (
     "total", "active", "global", "value", "values", "hh", "per", "half", "hour", "hourly",
-    "interval", "net", "reading", "readings", "meter", "state", "volume",
-    "column", "house", "grid", "amount", "data", "sum", "real", "from", "utility",
+    "interval", "net", "reading", "readings", "meter", "state", "volume", "main", "mains",
+    "column", "house", "home", "grid", "amount", "data", "sum", "real", "from", "utility",
     "registado", "registered", "measured", "gemessener", "in", "of", "actual", "forward", "w",
 )  # fmt: skip
 
 
-class Meaning(NamedTuple):
-    """What a name says."""
-
-    quantity: str  # of _QUANTITIES, or nothing
-    unit: str | None
-
-
 def plain(name: str) -> str:
     """A name as words: `START TIME`, `startTime` and `start_time` are alike."""
-    units = re.sub(r"[kMG]?Wh?\b", lambda found: found[0].lower(), name)
+    units = re.sub(r"[kMG]?Wh?s?\b", lambda found: found[0].lower(), name)
     return " ".join(part for part in _TOKEN.split(units) if part).lower()
 
 
-@cache
-def meaning_of(name: str) -> Meaning:
-    """The quantity and the unit that a name speaks of.
+def _finder(words: str) -> Callable[[str], bool]:
+    """Whether a name has some of these words in it."""
+    pattern = re.compile(words)
+    return lambda name: bool(pattern.search(plain(name)))
 
-    >>> meaning_of("Active energy Wh (A)"), meaning_of("Gas"), meaning_of("MT_001")
-    (Meaning(quantity='consumption', unit='Wh'), Meaning(quantity='gas', unit=None), \
-Meaning(quantity='', unit=None))
+
+# Whether a column of times says that it is about beginnings.
+is_start = _finder(
+    r"\b(start\w*|begin\w*|from|von|ab|debut|début|inizio|desde|inicio|van|fra|dalle|início)\b"
+)
+# Whether a column of times says that it is about ends.
+is_end = _finder(
+    r"\b(end\w*|until|bis|to|fin|fine|hasta|tot|til|stop\w*|ending|he|finish|alle|fim)\b"
+)
+# Whether a column could number the periods of a day.
+is_period = _finder(
+    r"\b(settlement ?period|period\w*|sp|interval ?(number|no|id)?|half ?hour\w*|hh|"
+    r"hour( ?ending)?|he|hr|hours?|stunde|uur|heure|hora|ora|quarter ?hour|slot)\b"
+)
+# Whether periods go by the clock on the wall: hour 2 comes twice when clocks go back.
+is_hour = _finder(r"\b(hour\w*|he|hr|stunde|uur|heure|hora|ora|godzina|timme)\b")
+# Whether a column could tell meters apart.
+is_id = _finder(
+    r"(\b|_)(\w*id|meters?|mpan|mprn|nmi|ean( code)?|esi ?id|pod|cups|prm|pdl|gsrn|msn|serial\w*|"
+    r"house\w*|home\w*|building\w*|customer\w*|consumer\w*|account\w*|device|premises?|site\w*|"
+    r"zähler\w*|zählpunkt\w*|målepunkt\w*|cpe|"
+    r"malo|melo|contatore|contador|compteur|sensor|entity|client|series|"
+    r"node|feeder|substation|apartment|unit ?no|name)(\b|_)"
+)
+# Whether a column is called like a time.
+is_time = _finder(
+    r"\b(ds|\w*time\w*|\w*date\w*|\w*stamps?|tstp|datum|zeit\w*|uhrzeit|"
+    r"fecha|hora|heure|horodate\w*|"
+    r"giorno|data|ora|tag|day|jour|dia|dt|ts|utc|\w*dato|zeitraum|\w*zeitpunkt|\w*period)\b"
+)
+# Whether a column says something about a reading and is none.
+is_remark = _finder(
+    r"^(?!.* id$).*\b(quality|status|flag|validation|"
+    r"notes?|type|estimat\w*|descri\w*|comment|remark|reason|"
+    r"method|tariff|season|weekday|day ?of ?week|holiday|is ?dst|dst|zone|region|version|"
+    r"acorn\w*|std ?or ?tou|revision|read ?type|units?|uom|einheit|currency|address|service|"
+    r"kvalitet|qualität|estado|calidad|metodo\w*|category)\b"
+)
+# Whether a column is called like any quantity.
+is_value = _finder(
+    r"\b(values?|readings?|quantity|wert|messwert|valor|valeur|valore|waarde|érték)\b"
+)
+# Whether a column numbers what follows the beginning of its period.
+is_position = _finder(r"\b(pos|position)\b")
+# Whether a column could tell the registers of a meter apart.
+is_register = _finder(
+    r"\b(register\w*|direction|flow\w*|channel\w*|obis|tariff|rate|commodity|"
+    r"energy ?type|service|measure\w*|quantity|stream)\b"
+)
+# Whether a column is called like one of units.
+is_unit = _finder(r"\b(\w*units?|uom|\w*einheit|\w*enhed|eenheid|unit[eéà]|unidad\w*|unidade\w*)\b")
+# Whether a column of times says that it is in UTC.
+is_utc = _finder(r"\b(utc|gmt)\b")
+# Whether a name speaks of power and not of energy.
+is_power = _finder(r"\b(power|\w*leistung|puissance|potencia|potenza|vermogen)\b")
+
+
+@cache
+def quantity_of(name: str) -> str:
+    """The quantity that a name speaks of, or nothing.
+
+    >>> quantity_of("Active energy Wh (A)"), quantity_of("Gas"), quantity_of("MT_001")
+    ('consumption', 'gas', '')
     """
     words = plain(name)
-    if _FACTS.fullmatch(words):
-        return Meaning(FACT, None)
-    found = (quantity for quantity, pattern in _PATTERNS.items() if pattern.search(words))
-    return Meaning(next(found, ""), unit_of(name))
+    if _FACTS.fullmatch(words) or _NAMES.fullmatch(words):
+        return FACT if _FACTS.fullmatch(words) else ""
+    said = [quantity for quantity, pattern in _CODES.items() if pattern.search(name)]
+    said += [quantity for quantity, pattern in _PATTERNS.items() if pattern.search(words)]
+    return said[0] if said else ""
 
 
 def is_doubtful(name: str) -> bool:
@@ -185,29 +222,34 @@ def is_doubtful(name: str) -> bool:
     return any(len(word) > 3 and word.isalpha() for word in _ATTRIBUTES.sub(" ", rest).split())
 
 
-def register_of(value: str) -> str:
-    """The quantity that the value of a column of registers speaks of, by words or by its code."""
-    return _CODES.get(value.strip().lower()) or meaning_of(value).quantity
-
-
 def choose_registers(values: Sequence[str]) -> list[str]:
     """The registers that count: consumption, or nothing in particular; energy before power."""
-    taken = [value for value in values if register_of(value) not in (*NOT_LOAD, "weather")]
+    taken = [value for value in values if quantity_of(value) not in (*NOT_LOAD, "weather")]
     energy = [value for value in taken if not is_power(value)]
+    if all(re.fullmatch(r"[EBKQ]\d", value) for value in values):  # of Australian meters
+        energy = [value for value in values if value.startswith("E")]
     return energy or taken
 
 
 def unit_above(cells: Sequence[str]) -> str | None:
     """The one unit that is named above a table, as in `Unit: Wh`."""
-    last = (re.split(r"[:=]", cell)[-1].strip().lower() for cell in cells)
-    found = {_UNIT[text] for text in last if text in _UNIT}
+    found = {_UNIT.get(re.split(r"[:=]", cell)[-1].strip().lower()) for cell in cells} - {None}
     return found.pop() if len(found) == 1 else None
+
+
+def zone_of(text: str) -> str | None:
+    """The time zone that a text names.
+
+    >>> zone_of("Time Bucket (America/Los_Angeles)"), zone_of("and/or")
+    ('America/Los_Angeles', None)
+    """
+    found = _ZONE.search(text) if "/" in text else None
+    return found[0] if found and found[0] in available_timezones() else None
 
 
 def prefer(names: Sequence[str]) -> list[str]:
     """Of columns about one meter, those that say best what it uses; energy before power."""
-    energy = [name for name in names if (unit_of(name) or "").endswith("h")]
-    names = energy or names
+    names = [name for name in names if (unit_of(name) or "").endswith("h")] or names
     for pattern in _PREFERRED:
         if found := [name for name in names if pattern.search(plain(name))]:
             return found
@@ -220,23 +262,10 @@ def unit_of(text: str) -> str | None:
     >>> unit_of("AEP_MW"), unit_of("energy(kWh/hh)"), unit_of("W"), unit_of("m3")
     ('MW', 'kWh', 'W', None)
     """
-    for part in re.split(r"[\s_\-./()\[\]{}:;,]+", text):
-        if unit := _UNIT.get(part.lower()):
-            return unit
+    parts = re.split(r"[\s_\-./()\[\]{}:;,]+", text.lower())
     words = plain(text)
-    return next(
-        (
-            unit
-            for word, unit in (
-                ("kilowatt hour", "kWh"),
-                ("watt hour", "Wh"),
-                ("kilowatt", "kW"),
-                ("watts", "W"),
-            )
-            if word in words
-        ),
-        None,
-    )
+    said = (unit for name, unit in _IN_WORDS.items() if name in words)
+    return next(filter(None, (*map(_UNIT.get, parts), *said)), None)
 
 
 def is_general(name: str) -> bool:
@@ -250,61 +279,6 @@ def is_general(name: str) -> bool:
         return False
     rest = _PATTERNS["consumption"].sub(" ", words)
     return not [word for word in rest.split() if word not in _GENERAL and not word.isdigit()]
-
-
-def is_power(name: str) -> bool:
-    """Whether a name speaks of power and not of energy."""
-    return bool(_POWER.search(plain(name)))
-
-
-def is_start(name: str) -> bool:
-    """Whether a column of times says that it is about beginnings."""
-    return bool(_START.search(plain(name)))
-
-
-def is_end(name: str) -> bool:
-    """Whether a column of times says that it is about ends."""
-    return bool(_END.search(plain(name)))
-
-
-def is_period(name: str) -> bool:
-    """Whether a column could number the periods of a day."""
-    return bool(_PERIOD.search(plain(name)))
-
-
-def is_hour(name: str) -> bool:
-    """Whether periods go by the clock on the wall: hour 2 comes twice when clocks go back."""
-    return bool(_HOUR.search(plain(name)))
-
-
-def is_id(name: str) -> bool:
-    """Whether a column could tell meters apart."""
-    return bool(_ID.search(plain(name)))
-
-
-def is_time(name: str) -> bool:
-    """Whether a column is called like a time."""
-    return bool(_TIME.search(plain(name)))
-
-
-def is_remark(name: str) -> bool:
-    """Whether a column says something about a reading and is none."""
-    return bool(_REMARK.search(plain(name)))
-
-
-def is_register(name: str) -> bool:
-    """Whether a column could tell the registers of a meter apart."""
-    return bool(_REGISTER.search(plain(name)))
-
-
-def is_unit(name: str) -> bool:
-    """Whether a column is called like one of units."""
-    return bool(_UNIT_COLUMN.search(plain(name)))
-
-
-def is_utc(name: str) -> bool:
-    """Whether a column of times says that it is in UTC."""
-    return bool(_UTC.search(plain(name)))
 
 
 def without_tariff(name: str) -> str:
