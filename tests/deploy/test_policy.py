@@ -26,6 +26,7 @@ from plfl.deploy.protocol.policy import (
 )
 from plfl.errors import BadInput
 from plfl.federate.plan import complete, make_plan
+from plfl.forecast.pretrained import load_pretrained
 from plfl.forecast.windows import make_task
 from plfl.recipes import forecast, paper
 from plfl.storage import digest
@@ -588,7 +589,7 @@ def test_a_day_s_processor_time_is_limited_and_the_next_day_begins_anew(tmp_path
 
 
 def test_honest_parameters_are_far_from_the_limits():
-    config = complete(forecast())
+    config = complete(forecast(init="none"))
     plan = make_plan(config, make_task(generate(1, days=60).sorted(), config))
     for seed in range(3):
         params = {
@@ -597,3 +598,5 @@ def test_honest_parameters_are_far_from_the_limits():
         }
         assert fault_of_params(Policy(), params) is None
         assert fault_of_params(Policy(max_unit=4, max_bias=1.5), params) is None
+    shipped = load_pretrained().params  # rounds that begin with it have room to move
+    assert fault_of_params(Policy(max_unit=6.5, max_bias=1.8), shipped) is None
