@@ -58,6 +58,7 @@ def test_workbooks_give_a_diagnosis_or_a_plain_error(campaign, tmp_path):
     assert not failures_of(outcomes)
 
 
+@pytest.mark.e2e
 def test_bombs_are_refused_at_once(campaign, tmp_path):
     bombs = campaign.fuzz_bombs
     for name, makes in bombs.BOMBS.items():

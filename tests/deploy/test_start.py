@@ -33,6 +33,7 @@ def federate(folder, config=CONFIG):
     return coordinator, wire, policy
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("personal", ["none", ["*.head.*"]])
 def test_separate_servers_and_clients_have_the_numbers_of_the_plain_loop(tmp_path, personal):
     config = CONFIG.model_copy(update={"personal": tuple(personal) if personal != "none" else ()})

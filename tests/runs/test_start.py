@@ -56,6 +56,7 @@ def test_layers_that_stay_at_home_begin_with_the_shipped_params_too():
     assert all(np.array_equal(row, shipped[name]) for name in personal for row in personal[name])
 
 
+@pytest.mark.e2e
 def test_the_loop_the_engine_and_the_stream_are_equal_from_the_shipped_model():
     resident, streamed = (begin(client_lr=1e-4, chunk=chunk) for chunk in (None, 2))
     loop = run_loop(resident, make_loop(resident))
@@ -90,6 +91,7 @@ def test_the_recipe_begins_with_nothing_where_the_network_is_another(name):
     assert (config.init, config.rounds, config.patience) == (NOTHING, 60, None)
 
 
+@pytest.mark.e2e
 def test_a_run_says_what_it_begins_with_and_why_not_with_the_shipped_model(caplog):
     caplog.set_level(logging.INFO)
     result = run(forecast(**SHORT), data=PANEL, baselines="none")
@@ -118,6 +120,7 @@ def frame():
     return pd.DataFrame({"unique_id": "a", "ds": times, "y": load})
 
 
+@pytest.mark.e2e
 def test_local_training_is_compared_from_nothing_in_the_rounds_that_it_needs(monkeypatch):
     trained = []
     engine = begin().engine
@@ -192,6 +195,7 @@ def test_without_patience_all_rounds_are_run_and_the_last_state_counts():
     assert (result.rounds, result.best_round) == (6, None)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("personal", "chunk", "stopped"), [("none", None, 2), ("*.head.*", None, 5), ("*.head.*", 2, 5)]
 )
