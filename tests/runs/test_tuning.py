@@ -35,7 +35,7 @@ def test_a_band_without_targets_is_as_good_as_persistence(federation):
 
 def test_a_copy_that_is_better_in_one_stretch_alone_is_not_kept(federation, monkeypatch):
     """Luck in a few days looks like a gain of the whole part."""
-    tuner = Tuner(federation.engine)
+    tuner = Tuner(federation.engine, 1e-6)
     num_bands = len(federation.plan.task.view.bands)
     lucky = np.array([0.8, 0.2, 1.1, 1.1, 1.1])
     steady = np.array([0.8, 0.8, 0.8, 0.8, 1.1])

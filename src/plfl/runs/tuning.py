@@ -4,9 +4,9 @@ rewards.
 After the last round every client trains a copy of the model at home for some rounds. Candidates are
 the copy at several moments (early stopping) and the points half way back to the shared model
 (shrinkage); of each band of leads a client keeps the candidate with the least error on its own
-validation part, and the shared one unless another is better by a margin, and better in most
-stretches of that part: few days reward luck, and luck does not last. So the amount of
-personalization is the client's own choice, and nothing of it is sent.
+validation part, and the shared one unless another is better by a margin. So the amount of
+personalization is the client's own choice, and nothing of it is sent. A newcomer's few days reward
+luck, which does not last: there a copy has to be better in most stretches of that part, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,7 +74,7 @@ class Tuner:
 
     def __init__(self, engine: Engine, caution: float = 0.0) -> None:
         """With `caution`, a copy has to be better by this share more, divided by the days of the
-        validation part.
+        validation part, and better in most of its stretches.
         """
         plan = engine.plan
         changes = {
@@ -140,7 +140,7 @@ class Tuner:
                 parts = errors_of(self.alone.start_with(mixed))
                 errors = parts[:, 0]
                 votes = (parts < shared_parts)[:, 1:].sum(axis=1)  # (clients, bands)
-                is_better = (errors < goal) & (votes >= _VOTES)
+                is_better = (errors < goal) & (votes >= (_VOTES if self.caution else 0))
                 for k, band in enumerate(task.view.bands):
                     for name in task.view.params_of(band, best):
                         best[name][is_better[:, k]] = mixed[name][is_better[:, k]]
