@@ -42,8 +42,7 @@ class Pretrained:
         """The params for a view that may have covariates; what is new is zero, so that the forecast
         is the same.
         """
-        config = self.config
-        grow = families.find(config.model).grow
+        grow = families.find(self.config.model).grow
         assert grow is not None, "the shipped model is of a family that can grow"
         return grow(view, self.params)
 

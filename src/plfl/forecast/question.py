@@ -146,7 +146,7 @@ def forecast_readings(
 
     shipped = load_pretrained()
     config = Config(**shipped.config.model_dump() | _check_settings(settings or {}))
-    until = None if at is None else _parse_time(at, _find_zone(source, client, config, at))
+    until = None if at is None else _parse_time(at, _find_zone(source, client, config))
     asked = AskedReadings(client=client, until=until)
     loaded, notes = load_fitting(lambda own: load_sources([source], own, asked=asked), config)
     if client is not None and loaded.panel is None and not loaded.refusals():
@@ -166,7 +166,7 @@ def forecast_readings(
     return found
 
 
-def _find_zone(source: str, client: str | None, config: Config, at: str) -> str:
+def _find_zone(source: str, client: str | None, config: Config) -> str:
     """The zone of a time without an offset: that of the meters."""
     from plfl.data.sources import AskedReadings, load_sources
 

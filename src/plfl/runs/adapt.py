@@ -187,9 +187,16 @@ def make_whole_task(panel: Panel, config: Config, findings: Sequence[Finding]) -
 
 def _read_shipped() -> _Run:
     shipped = load_pretrained()
-    params = dict[str, Any](shipped.params)
-    place = Path(PRETRAINED)
-    return _Run(place, shipped.version, shipped.config, params, 0, frozenset(), {}, shipped)
+    return _Run(
+        folder=Path(PRETRAINED),
+        name=shipped.version,
+        config=shipped.config,
+        params=dict[str, Any](shipped.params),
+        rounds=0,
+        clients=frozenset(),
+        facts={},
+        shipped=shipped,
+    )
 
 
 def _read_run(folder: Path) -> _Run:

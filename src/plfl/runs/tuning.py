@@ -106,7 +106,7 @@ class Tuner:
         return self.alone.predict_at(self.alone.start_with(self.engine.full_params(state)), origins)
 
     def tune(
-        self, state: FederationState, observer: Callable[[int], None] | None = None
+        self, state: FederationState, observer: Callable[[int], None] = lambda num_done: None
     ) -> tuple[FederationState, list[dict[str, Choice]]]:
         """The state of `alone` after every client's choice, and the choices by client and band.
 
@@ -143,8 +143,7 @@ class Tuner:
                         best[name][is_better[:, k]] = mixed[name][is_better[:, k]]
                 goal = np.where(is_better, errors, goal)
                 kept[is_better] = (at, share)
-            if observer is not None:
-                observer(at)
+            observer(at)
         errors = np.where(kept[..., 0] > 0, goal, shared_errors)
         choices = [
             {
