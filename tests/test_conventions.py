@@ -177,6 +177,46 @@ def test_functions_and_files_that_the_map_of_the_code_names_exist():
         pkgutil.resolve_name(f"plfl.{name}")
 
 
+def names_in(node):
+    """What a piece of code names: functions, attributes, modules in texts such as commands."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name | ast.Attribute):
+            yield each.id if isinstance(each, ast.Name) else each.attr
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield each.value.rpartition(".")[2]
+
+
+def names_reached(name):
+    """What a function names, or one of its module that it calls; of a class, any of its methods."""
+    parts = name.split(".")
+    paths = [SOURCE.joinpath(*parts[:k]).with_suffix(".py") for k in range(len(parts), 0, -1)]
+    tree = ast.parse(next(path for path in paths if path.is_file()).read_text())
+    bodies = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bodies.setdefault(node.name, set()).update(names_in(node))
+    if parts[-1] not in bodies:  # a module
+        return set(names_in(tree))
+    reached = set()
+    waiting = {parts[-1]}
+    while waiting:
+        found = bodies[waiting.pop()]
+        waiting |= (found - reached) & bodies.keys()
+        reached |= found
+    return reached
+
+
+def test_functions_in_the_flows_call_what_is_indented_under_them():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for flow in re.findall(r"```text\n(.*?)```", text, re.DOTALL):
+        above = []
+        for indent, name in re.findall(r"^( {0,20})([a-z]\w*(?:\.\w+)+)", flow, re.MULTILINE):
+            above = [each for each in above if each[0] < len(indent)]
+            if above:
+                assert name.split(".")[-1] in names_reached(above[-1][1]), f"{above[-1][1]}: {name}"
+            above.append((len(indent), name))
+
+
 def test_modules_that_the_documents_name_exist():
     for page in PAGES:
         for name in re.findall(r"\bplfl(?:\.\w+)+", page.read_text()):

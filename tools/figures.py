@@ -25,8 +25,8 @@ LIMITS = {
     "files at the root": 8,
     f"modules above {MOST_LINES} lines": 0,
     f"lines above {MOST_COLUMNS} columns": 0,
-    "statements": 22_400,  # no more than there are; the aim is 15,000
-    f"functions of complexity above {MOST_BRANCHES}": 30,
+    "statements": 22_200,  # no more than there are; the aim is 15,000
+    f"functions of complexity above {MOST_BRANCHES}": 26,
     "packed assignments, % of assignments": 1.0,
     "words of README": 600,
 }

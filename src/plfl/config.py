@@ -365,7 +365,7 @@ class Config(Settings):
     eval_every: int = Field(5, ge=1)
     """Rounds between two evaluations on the validation part."""
     patience: int | None = Field(None, ge=1)
-    """Evaluations without a gain after which training ends; all rounds when left out."""
+    """Evaluations without a gain after which training ends, at its best; all rounds if left out."""
 
     max_weight: Positive = 1e6
     """The largest number of windows that the gate believes a client."""

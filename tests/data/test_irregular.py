@@ -16,7 +16,7 @@ from plfl.config import Config
 from plfl.data.clean import make_panel
 from plfl.data.irregular import choose_interval, cover, spread
 from plfl.data.readings import Readings, Series
-from plfl.data.sources import Asked, load_frame
+from plfl.data.sources import AskedReadings, load_frame
 
 START = seconds("2024-01-08")  # a full hour in every zone
 DAY = 86_400
@@ -383,7 +383,7 @@ def test_a_register_that_nobody_announced_is_known_at_its_stamps():
     until = np.datetime64(int(frame.ds.iloc[299].timestamp()), "s")
     known, all_of_it = (
         load_frame(frame, Config(timezone="UTC", interval="1h"), asked=asked).usable()
-        for asked in (Asked(until=until), Asked())
+        for asked in (AskedReadings(until=until), AskedReadings())
     )
     num = np.flatnonzero(np.isfinite(known.load[0]))[-1] + 1
     assert known.start + num * known.interval <= until

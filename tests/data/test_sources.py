@@ -12,7 +12,7 @@ from plfl.data import sources
 from plfl.data.generated import generate, generated_readings
 from plfl.data.readings import Source
 from plfl.data.sources import (
-    Asked,
+    AskedReadings,
     find_fetcher,
     load_frame,
     load_source,
@@ -121,14 +121,18 @@ def test_at_a_time_the_readings_that_are_over_are_known(minutes, stamps):
     frame, config = readings_every(900, 400, stamps=stamps)
     shift = pd.Timedelta("15min" if stamps == "end" else 0)
     until = np.datetime64("2018-01-03T12:00") + np.timedelta64(minutes, "m")
-    panel = load_frame(frame.assign(ds=frame.ds + shift), config, asked=Asked(until=until)).usable()
+    panel = load_frame(
+        frame.assign(ds=frame.ds + shift), config, asked=AskedReadings(until=until)
+    ).usable()
     assert panel.num_times == 2 * 96 + 48
 
 
 def test_a_reading_is_over_at_its_time_though_its_stamp_came_late():
     frame, config = readings_every(900, 400)
     late = frame.assign(ds=frame.ds + pd.to_timedelta(np.arange(400) % 3, unit="s"))
-    panel = load_frame(late, config, asked=Asked(until=np.datetime64("2018-01-03T12:00"))).usable()
+    panel = load_frame(
+        late, config, asked=AskedReadings(until=np.datetime64("2018-01-03T12:00"))
+    ).usable()
     assert panel.num_times == 2 * 96 + 48
 
 
@@ -136,7 +140,7 @@ def test_of_a_register_each_count_is_known_at_its_stamp():
     frame, config = readings_every(900, 400, cumulative=True)
     counts = frame.assign(y=frame.y.cumsum())
     panel = load_frame(
-        counts, config, asked=Asked(until=np.datetime64("2018-01-03T12:00"))
+        counts, config, asked=AskedReadings(until=np.datetime64("2018-01-03T12:00"))
     ).usable()
     np.testing.assert_array_equal(panel.load[0], frame.y[1 : 2 * 96 + 49])
 
@@ -174,7 +178,7 @@ def test_with_a_time_until_which_readings_exist_later_ones_decide_nothing(tmp_pa
         load_source(
             write(tmp_path, table),
             Config(timezone="America/Chicago", stamps=stamps),
-            asked=Asked(until=until),
+            asked=AskedReadings(until=until),
         )
         for table in (frame, LATER[kind](frame, later))
     )
@@ -188,7 +192,7 @@ def test_with_a_time_until_which_readings_exist_later_ones_decide_nothing(tmp_pa
 
 def test_until_keeps_the_weather_that_is_known_for_later(tmp_path):
     frame = clean(1, days=3).assign(temperature=np.arange(288.0))
-    asked = Asked(until=np.datetime64("2018-01-02T06:00"), keeps_covariates=True)
+    asked = AskedReadings(until=np.datetime64("2018-01-02T06:00"), keeps_covariates=True)
     panel = load_source(
         write(tmp_path, frame), Config(timezone="America/Chicago"), asked=asked
     ).panel
@@ -204,7 +208,7 @@ def test_a_reading_exists_when_its_interval_has_ended(tmp_path, until, num):
     panel = load_source(
         write(tmp_path, clean(1, days=3)),
         Config(timezone="America/Chicago"),
-        asked=Asked(until=until),
+        asked=AskedReadings(until=until),
     ).panel
     assert panel.num_times == 96 + num
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plfl.deploy.protocol.commitment import Asked, Keepsake, keep
+from plfl.deploy.protocol.commitment import AskedRound, Keepsake, keep
 from plfl.federate.client import ClientState
 
 NUM = 5_000
@@ -21,7 +21,7 @@ def make_round(number: int) -> Keepsake:
     """A round that can be told from all others."""
     array = {"a": np.full(NUM, number, np.float32)}
     state = ClientState(array, {}, (), np.int32(number))
-    asked = Asked("run", number, "base", 8, 8)
+    asked = AskedRound("run", number, "base", 8, 8)
     return Keepsake(asked, state, state, array, array, float(number))
 
 

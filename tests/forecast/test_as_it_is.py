@@ -13,7 +13,7 @@ from plfl.errors import BadInput
 from plfl.federate.engines import make_engine
 from plfl.federate.plan import make_plan
 from plfl.forecast import as_it_is, pretrained
-from plfl.forecast.as_it_is import check_interval, forecast_from, forecast_meter, make_model
+from plfl.forecast.as_it_is import check_interval, forecast_from, forecast_meter, make_meter_model
 from plfl.forecast.pretrained import load_pretrained, save_pretrained
 from plfl.runs.adapt import make_whole_task
 from plfl.storage import digest
@@ -57,7 +57,7 @@ def test_the_backtest_forecasts_the_last_days_from_what_was_known_before_them():
     shipped = load_pretrained()
     tested = as_it_is._test(panel, 9.0, shipped)
     is_before = np.arange(panel.num_times) < 6 * 24
-    model = make_model(with_load(panel, np.where(is_before, panel.load, np.nan)), 0, shipped)
+    model = make_meter_model(with_load(panel, np.where(is_before, panel.load, np.nan)), 0, shipped)
     errors = []
     for origin in range(6 * 24, panel.num_times - 1):
         issued_at = panel.start + (origin + 1) * panel.interval
@@ -111,7 +111,8 @@ def test_less_than_three_days_are_answered_with_a_warning_and_no_backtest():
     panel = bare_panel(2)
     found = forecast_meter(panel, 0, load_pretrained())
     assert found.answer.quality == "model"
-    assert found.answer.warnings[0].startswith("2.0 days of readings are few: 3 are enough")
+    (few,) = found.answer.warnings
+    assert few.startswith("2.0 days of readings are few: 3 are enough")
     assert found.backtest is None
 
 
@@ -130,7 +131,7 @@ def test_a_handful_of_readings_is_refused_with_what_is_enough():
     panel = bare_panel(3)
     few = with_load(panel, np.where(np.arange(panel.num_times) < 9, panel.load, np.nan))
     with pytest.raises(BadInput, match="has 9 readings, too few to go on from; give 3 days"):
-        make_model(few, 0, load_pretrained())
+        make_meter_model(few, 0, load_pretrained())
 
 
 def test_each_meter_is_forecast_as_if_it_were_alone():
@@ -141,7 +142,7 @@ def test_each_meter_is_forecast_as_if_it_were_alone():
     alone = with_load(bare_panel(5, num=2).take([1]), load[1:])
     alone = replace(alone, load=alone.load[:, :-96], covariates=alone.covariates[:, :-96])
     one, two = (
-        forecast_from(make_model(each, row, load_pretrained()), each, row)
+        forecast_from(make_meter_model(each, row, load_pretrained()), each, row)
         for each, row in ((both, 1), (alone, 0))
     )
     assert one.issued_at == two.issued_at

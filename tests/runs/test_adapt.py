@@ -244,7 +244,7 @@ def test_a_missing_future_covariate_is_named(run, meters, tmp_path):
         (Config(), "a run of recipe paper .* plfl run forecast"),
         (make_recipe("forecast", {"personal": ["*.head.*"]}), r"keeps \*\.head\.\* at its clients"),
         (make_recipe("forecast", {}), "holds no checkpoint"),
-        (None, "has no config.toml"),
+        (None, "config.toml cannot be read .*the folder of a run"),
     ],
 )
 def test_a_run_that_cannot_be_adapted_says_why(tmp_path, config, message):
@@ -356,7 +356,7 @@ def test_newcomers_are_adapted_and_forecast_from_the_command_line(run, meters, t
         text=True,
     )
     assert nothing.returncode == 2
-    assert nothing.stderr.strip().endswith("is it the folder of a run?")
+    assert nothing.stderr.strip().endswith("the folder of a run?")
 
 
 @pytest.mark.parametrize("minutes", [10, 60])

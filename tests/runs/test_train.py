@@ -255,7 +255,10 @@ def test_a_run_says_when_no_update_ever_counted(caplog):
         ({"resume": "a", "out": "b"}, "leave out out"),
         ({"out": "a\0b"}, "cannot be the name of a folder"),
         ({"config": Config(init="x" * 5000)}, "cannot be the name of a folder"),
-        ({"resume": "nowhere"}, "nowhere has no config.toml; is it the folder of a run"),
+        (
+            {"resume": "nowhere"},
+            "nowhere.config.toml cannot be read .* is nowhere the folder of a run",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(values, message):

@@ -14,7 +14,7 @@ from plfl.config import Config, parse_settings
 
 if TYPE_CHECKING:
     from plfl.data.comstock.fetch import FetchResult
-    from plfl.data.download import Progress
+    from plfl.data.download import DownloadProgress
     from plfl.runs.convert import Converted
 
 app = typer.Typer(help="What data there is, and how to get more.", no_args_is_help=True)
@@ -184,7 +184,7 @@ def fetch(
     answer(result.to_dict(), lambda: print_fetched(result), is_json=is_json)
 
 
-def _show(bar: Bar, progress: "Progress") -> None:
+def _show(bar: Bar, progress: "DownloadProgress") -> None:
     """Files and bytes of a download; how many bytes there will be is not known."""
     at = f"{progress.num_done}/{progress.num_files} files"
     megabytes = f"{progress.num_bytes / 1e6:,.1f} MB"

@@ -4,7 +4,8 @@ plfl; without JAX.
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from plfl.cli.console import MAX_ROWS, make_table, numbers, right, say
 from plfl.config import parse_settings
-from plfl.errors import BadInput, in_shell
+from plfl.errors import BadInput
 from plfl.report.words import DASH
 
 if TYPE_CHECKING:
@@ -88,21 +89,21 @@ def forecast(
     chosen = _choose_format(form, out, is_json=is_json)
     values = parse_settings(settings or [])
     readings = choose_readings(place, data)
-    if readings is not None:
-        _tell_outlooks(forecast_readings(readings, client, at, values), chosen, out)
-        return
-    found = _ask_client(Path(place), client, data, at, values)
-    _warn(found.warnings)
-    if chosen == "table":
-        print_forecast(found)
+    found: Answer | Outlooks
+    if readings is None:
+        found = _ask_client(Path(place), client, data, at, values)
+        show: Callable[[], None] = partial(print_forecast, found)
     else:
-        as_json = json.dumps(found.to_dict(), allow_nan=False)
-        _write(found.to_csv() if chosen == "csv" else f"{as_json}\n", out)
-
-
-def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
+        found = forecast_readings(readings, client, at, values)
+        show = partial(print_outlooks, found)
+    for warning in found.warnings:
         logging.getLogger("plfl").warning("%s", warning)
+    if chosen == "table":
+        show()
+    elif chosen == "csv":
+        _write(found.to_csv(), out)
+    else:
+        _write(json.dumps(found.to_dict(), allow_nan=False) + "\n", out)
 
 
 def _ask_client(
@@ -126,33 +127,16 @@ def _ask_client(
     return forecast_client(place if own is None else own.folder, client, data, at, values)
 
 
-def _tell_outlooks(found: "Outlooks", chosen: str, out: Path | None) -> None:
-    """Forecasts of the model that comes with plfl: one meter's as a client's, or all that there
-    are.
-    """
-    _warn(f"meter {meter} is left out: {in_shell(why)}" for meter, why in found.left_out.items())
-    first = found.meters[0]
-    is_one = len(found.meters) == 1
-    each_has = set.intersection(*(set(each.answer.warnings) for each in found.meters))
-    _warn(warning for warning in first.answer.warnings if warning in each_has)
-    if chosen == "csv":
-        texts = [each.answer.to_csv() for each in found.meters]
-        heads = texts[0].partition("\n")[0] + "\n"
-        _write(heads + "".join(text.removeprefix(heads) for text in texts), out)
-    elif chosen == "json":
-        messages = [each.to_dict() for each in found.meters]
-        beside = {"meters": messages, "left_out": found.left_out}
-        _write(json.dumps(messages[0] if is_one else beside, allow_nan=False) + "\n", out)
-    elif is_one:
-        print_forecast(first.answer)
-        say(first.in_words(), soft_wrap=True)
-    else:
-        print_outlooks(found)
-
-
 def print_outlooks(found: "Outlooks") -> None:
-    """The next day of each meter, and how far off its forecasts were of late."""
-    answer = found.meters[0].answer
+    """The next day of each meter, and how far off its forecasts were of late; of a single one as
+    much as of a client.
+    """
+    first = found.meters[0]
+    answer = first.answer
+    if len(found.meters) == 1:
+        print_forecast(answer)
+        say(first.in_words(), soft_wrap=True)
+        return
     low, high = (f"{answer.levels[k]:g}" for k in (0, -1))
     heads = right("days", "kWh", f"{low} to {high}", "off by", "MASE")
     table = make_table(

@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Progress:
+class DownloadProgress:
     """How far a download is."""
 
     num_done: int
@@ -90,7 +90,7 @@ class Downloads:
         release: str,
         num_workers: int,
         patience: Patience,
-        observer: Callable[[Progress], None] | None,
+        observer: Callable[[DownloadProgress], None] | None,
     ) -> None:
         self.folder = folder
         self.url = url
@@ -109,9 +109,9 @@ class Downloads:
         target = self.folder / path
         return entry is not None and target.is_file() and target.stat().st_size == entry["size"]
 
-    def progress(self) -> Progress:
+    def progress(self) -> DownloadProgress:
         """How far all files of this job are."""
-        return Progress(len(self._done), len(self._sizes), sum(self._sizes.values()))
+        return DownloadProgress(len(self._done), len(self._sizes), sum(self._sizes.values()))
 
     def _report(self, path: str, size: int) -> None:
         self._sizes[path] = size

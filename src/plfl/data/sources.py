@@ -80,7 +80,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedReadings:
     """Which of the readings are looked at; the others might as well not exist."""
 
     client: str | None = None  # one client alone
@@ -98,14 +98,14 @@ class Asked:
         return readings
 
 
-EVERYTHING = Asked()
+EVERYTHING = AskedReadings()
 
 
 def load_sources(
     sources: Sequence[str],
     config: Config,
     scratch: Scratch | None = None,
-    asked: Asked = EVERYTHING,
+    asked: AskedReadings = EVERYTHING,
 ) -> Loaded:
     """The clients of all sources as one panel, whose arrays are where `scratch` has room."""
     if not sources:
@@ -123,7 +123,7 @@ def load_source(
     source: str,
     config: Config | None = None,
     scratch: Scratch | None = None,
-    asked: Asked = EVERYTHING,
+    asked: AskedReadings = EVERYTHING,
 ) -> Loaded:
     """The panel of one source.
 
@@ -156,7 +156,9 @@ def load_source(
     _check_names(source, options, TABLE_FIELDS)
     values = parse_settings([f"{key}={text}" for key, text in options.items()])
     config = Config(**config.model_dump() | values) if values else config
-    return check_readings(_read_tables(paths, config), config, scratch, asked)
+    from plfl.data.tables.source import read_tables
+
+    return check_readings(read_tables(paths, config), config, scratch, asked)
 
 
 def means_readings(source: str) -> bool:
@@ -280,10 +282,12 @@ def place_source(source: str, folder: Path) -> str:
 
 
 def load_frame(
-    table: object, config: Config, scratch: Scratch | None = None, asked: Asked = EVERYTHING
+    table: object, config: Config, scratch: Scratch | None = None, asked: AskedReadings = EVERYTHING
 ) -> Loaded:
     """The panel of a pandas, polars or Arrow frame; a panel is checked and passed on."""
-    readings = readings_of(table) if isinstance(table, Panel) else _read_table(table, config)
+    from plfl.data.tables.source import read_table
+
+    readings = readings_of(table) if isinstance(table, Panel) else read_table(table, config)
     return _with_copies(check_readings(readings, config, scratch, asked))
 
 
@@ -293,7 +297,10 @@ def _with_copies(loaded: Loaded) -> Loaded:
 
 
 def check_readings(
-    readings: Readings, config: Config, scratch: Scratch | None = None, asked: Asked = EVERYTHING
+    readings: Readings,
+    config: Config,
+    scratch: Scratch | None = None,
+    asked: AskedReadings = EVERYTHING,
 ) -> Loaded:
     """Check readings and put them on one grid."""
     panel, findings = make_panel(asked.of(readings), config, scratch)
@@ -304,15 +311,3 @@ def check_readings(
     ):
         raise fault("PLF301", "no reading is of a register that counts, as `registers` names them")
     return Loaded(panel and panel.sorted(scratch), tuple(findings), readings.understood)
-
-
-def _read_table(table: object, config: Config) -> Readings:
-    from plfl.data.tables.source import read_table
-
-    return read_table(table, config)
-
-
-def _read_tables(paths: Sequence[str], config: Config) -> Readings:
-    from plfl.data.tables.source import read_tables
-
-    return read_tables(paths, config)

@@ -1,5 +1,5 @@
-"""A federation on its devices, and how its training begins: new, from an earlier run's params, or
-resumed from a checkpoint.
+"""A federation on its devices, and how its training begins: as its plan says (from nothing, or from
+the model that comes with plfl), from an earlier run's params, or resumed from a checkpoint.
 """
 
 import logging

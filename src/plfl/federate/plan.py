@@ -99,7 +99,9 @@ class Plan:
 
 
 def make_plan(config: Config, task: Task, model: Model | None = None) -> Plan:
-    """The plan of a complete config."""
+    """The plan of a complete config; where it says so, the model begins with the params that come
+    with plfl.
+    """
     row = int(np.argmax(task.num_windows > config.max_weight))
     if task.num_windows[row] > config.max_weight:
         raise BadInput(

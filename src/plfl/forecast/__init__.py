@@ -1,1 +1,3 @@
-"""What learns: scaling, windows, models, baselines and metrics."""
+"""What learns and forecasts: windows, models, calibration, baselines and metrics; a client's own
+model, and the one that comes with plfl.
+"""

@@ -142,7 +142,7 @@ def check_interval(seconds: int) -> None:
     )
 
 
-def make_model(panel: Panel, row: int, shipped: Pretrained) -> ClientModel:
+def make_meter_model(panel: Panel, row: int, shipped: Pretrained) -> ClientModel:
     """The model of one meter of a panel without covariates."""
     alone = panel.take([row])
     try:
@@ -154,15 +154,10 @@ def make_model(panel: Panel, row: int, shipped: Pretrained) -> ClientModel:
 
 def forecast_meter(panel: Panel, row: int, shipped: Pretrained) -> Outlook:
     """The forecast after a meter's last reading, and how far off such forecasts were of late."""
-    model = make_model(panel, row, shipped)
+    model = make_meter_model(panel, row, shipped)
     known = np.flatnonzero(np.isfinite(panel.load[row]))
     days = (known[-1] + 1 - known[0]) / panel.steps_per_day
     answer = forecast_from(model, panel, row)
-    if days < ENOUGH_DAYS:
-        few = (
-            f"{days:.1f} days of readings are few: {ENOUGH_DAYS} are enough to scale and calibrate"
-        )
-        answer = replace(answer, warnings=(*answer.warnings, few))
     named = {"name": str(shipped.card.get("name", shipped.version)), "version": shipped.version}
     is_asked = not {MODEL, LOST}.isdisjoint(answer.qualities)
     tested = _test(panel.take([row]), days, shipped) if is_asked else None
@@ -181,7 +176,7 @@ def forecast_from(
     answer = model.forecast(panel.load[row, first:], None, start, leads=leads)
     days = (model.trained_until - model.trained_from) / np.timedelta64(1, "D")
     few = f"{days:.1f} days of readings are few: {ENOUGH_DAYS} are enough to scale and calibrate"
-    return replace(answer, warnings=(few,)) if days < ENOUGH_DAYS else answer
+    return replace(answer, warnings=(*answer.warnings, few)) if days < ENOUGH_DAYS else answer
 
 
 def _cut(panel: Panel, config: Config, tested: float = 0.0, **changes: Any) -> Task:

@@ -21,7 +21,6 @@ from plfl.forecast.views import View
 from plfl.recipes import find_unlike, make_recipe
 from plfl.storage import digest, read_arrays, write_arrays
 
-NAME = PRETRAINED  # in place of the folder of a run
 FORMAT = 1  # counts up whenever files of an earlier version can no longer be read
 PATH = Path(__file__).with_name("pretrained.safetensors")
 
@@ -43,8 +42,7 @@ class Pretrained:
         """The params for a view that may have covariates; what is new is zero, so that the forecast
         is the same.
         """
-        config = self.config
-        grow = families.find(config.model).grow
+        grow = families.find(self.config.model).grow
         assert grow is not None, "the shipped model is of a family that can grow"
         return grow(view, self.params)
 
@@ -54,21 +52,17 @@ def load_pretrained(path: Path = PATH) -> Pretrained:
     """The shipped model, after checking that its file is whole."""
     arrays, said = read_arrays(path)
     require(
-        said.get("kind") == NAME and said.get("format") == str(FORMAT),
+        said.get("kind") == PRETRAINED and said.get("format") == str(FORMAT),
         f"{path} is not a pretrained model of format {FORMAT}",
         "install plfl anew",
     )
-    return Pretrained(arrays, json.loads(said["card"]), _name(arrays))
+    return Pretrained(arrays, json.loads(said["card"]), f"{PRETRAINED}-{digest(arrays)[:12]}")
 
 
 def save_pretrained(path: Path, params: Mapping[str, np.ndarray], card: dict[str, Any]) -> None:
     """Write a shared model and its card as one file: the same content is the same bytes."""
-    said = {"kind": NAME, "format": str(FORMAT), "card": json.dumps(card, sort_keys=True)}
+    said = {"kind": PRETRAINED, "format": str(FORMAT), "card": json.dumps(card, sort_keys=True)}
     write_arrays(path, dict(params), said)
-
-
-def _name(params: Mapping[str, np.ndarray]) -> str:
-    return f"{NAME}-{digest(params)[:12]}"
 
 
 def check_fit(shipped: Pretrained, config: Config, view: View, shapes: Mapping[str, Any]) -> None:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from plfl.config import GIVEN, TABLE_FIELDS, Config, read_config
+from plfl.config import GIVEN, PRETRAINED, TABLE_FIELDS, Config, read_config
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding
 from plfl.data.zones import load_zone
 from plfl.errors import BadInput, in_shell, require
 from plfl.forecast.client_model import Answer, ClientModel
 from plfl.forecast.model_file import FOLDER, find_model
-from plfl.forecast.pretrained import NAME as PRETRAINED
 from plfl.forecast.pretrained import load_pretrained
 
 if TYPE_CHECKING:
@@ -110,6 +109,27 @@ class Outlooks(NamedTuple):
     meters: list["Outlook"]  # in the order of ids
     left_out: dict[str, str]  # meters without one, and why
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Who is left out, and what is so for every meter."""
+        others = [
+            f"meter {meter} is left out: {in_shell(why)}" for meter, why in self.left_out.items()
+        ]
+        first, *rest = (each.answer.warnings for each in self.meters)
+        return (*others, *(warning for warning in first if all(warning in each for each in rest)))
+
+    def to_csv(self) -> str:
+        """The rows of all meters."""
+        first, *rest = (each.answer.to_csv() for each in self.meters)
+        return first + "".join(text.partition("\n")[2] for text in rest)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: one meter's message, or those of all and who is left out."""
+        messages = [each.to_dict() for each in self.meters]
+        return (
+            messages[0] if len(messages) == 1 else {"meters": messages, "left_out": self.left_out}
+        )
+
 
 def forecast_readings(
     source: str,
@@ -121,13 +141,13 @@ def forecast_readings(
 
     Each is forecast after its own last reading; `at` and `settings` are as for `forecast_client`.
     """
-    from plfl.data.sources import Asked, load_sources
+    from plfl.data.sources import AskedReadings, load_sources
     from plfl.forecast.as_it_is import forecast_meter, load_fitting
 
     shipped = load_pretrained()
     config = Config(**shipped.config.model_dump() | _check_settings(settings or {}))
-    until = None if at is None else _parse_time(at, _find_zone(source, client, config, at))
-    asked = Asked(client=client, until=until)
+    until = None if at is None else _parse_time(at, _find_zone(source, client, config))
+    asked = AskedReadings(client=client, until=until)
     loaded, notes = load_fitting(lambda own: load_sources([source], own, asked=asked), config)
     if client is not None and loaded.panel is None and not loaded.refusals():
         others = load_sources([source], config).usable().ids
@@ -146,13 +166,13 @@ def forecast_readings(
     return found
 
 
-def _find_zone(source: str, client: str | None, config: Config, at: str) -> str:
+def _find_zone(source: str, client: str | None, config: Config) -> str:
     """The zone of a time without an offset: that of the meters."""
-    from plfl.data.sources import Asked, load_sources
+    from plfl.data.sources import AskedReadings, load_sources
 
     if config.timezone is not None:
         return config.timezone
-    panel = load_sources([source], config, asked=Asked(client=client)).panel
+    panel = load_sources([source], config, asked=AskedReadings(client=client)).panel
     return panel.zones[0] if panel else "UTC"
 
 
@@ -193,11 +213,11 @@ def _parse_time(text: str, zone: str) -> np.datetime64:
 
 def _load(question: _Question, place: Path) -> "Loaded":
     """The readings that a question is about."""
-    from plfl.data.sources import Asked, load_sources
+    from plfl.data.sources import AskedReadings, load_sources
 
     model = question.model
     config = read_config(place / "config.toml") if (place / "config.toml").is_file() else None
-    known = Asked(until=question.issued_at, keeps_covariates=bool(model.future))
+    known = AskedReadings(until=question.issued_at, keeps_covariates=bool(model.future))
     if question.table is not None:
         loaded = load_sources([question.table], _read_as(question, config), asked=known)
     elif config is None or GIVEN in config.data:

@@ -8,7 +8,7 @@ import numpy as np
 
 from plfl.data.panel import Panel
 from plfl.errors import BadInput
-from plfl.forecast.as_it_is import make_model
+from plfl.forecast.as_it_is import make_meter_model
 from plfl.forecast.client_model import LOST, MODEL, Answer, ClientModel
 from plfl.forecast.model_file import load_model, model_path
 from plfl.forecast.pretrained import Pretrained
@@ -61,7 +61,7 @@ def make_all(panel: Panel, shipped: Pretrained) -> dict[str, ClientModel]:
     refused = []
     for row, client in enumerate(panel.ids):
         try:
-            models[client] = make_model(panel, row, shipped)
+            models[client] = make_meter_model(panel, row, shipped)
         except BadInput as error:
             refused.append(error)
             log.warning("a series is left out: %s", error)

@@ -10,7 +10,7 @@ from plfl.config import Config
 from plfl.data.clean import kwh_of
 from plfl.data.panel import Panel
 from plfl.data.readings import Readings, Series
-from plfl.data.sources import Asked, Loaded, check_readings, load_frame
+from plfl.data.sources import AskedReadings, Loaded, check_readings, load_frame
 from plfl.data.tables.source import read_table
 from plfl.errors import BadInput
 from plfl.forecast.client_model import ClientModel
@@ -44,7 +44,7 @@ class Record(NamedTuple):
 
     def known_at(self, origin: int) -> Loaded:
         """What could be known of the meters when an interval was over, judged by that alone."""
-        asked = Asked(until=self.end_of(origin), keeps_covariates=bool(self.config.future))
+        asked = AskedReadings(until=self.end_of(origin), keeps_covariates=bool(self.config.future))
         return check_readings(self.readings, self.config, asked=asked)
 
 

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from plfl._version import __version__
-from plfl.config import GIVEN, PERSONAL_ALIASES, TABLE_FIELDS, Config, read_config
+from plfl.config import GIVEN, PERSONAL_ALIASES, PRETRAINED, TABLE_FIELDS, Config, read_config
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding
 from plfl.data.sources import load_frame, load_sources
@@ -39,8 +39,7 @@ from plfl.forecast.calibrate import Calibration, fit_all, publish
 from plfl.forecast.metrics import mean_defined
 from plfl.forecast.model_file import write_models
 from plfl.forecast.models import Params, check_model, make_model
-from plfl.forecast.pretrained import NAME as PRETRAINED
-from plfl.forecast.pretrained import load_pretrained
+from plfl.forecast.pretrained import Pretrained, load_pretrained
 from plfl.forecast.windows import Task, make_task, split_bounds
 from plfl.recipes import from_nothing, make_recipe
 from plfl.report.page import ADAPTATION, write_report
@@ -109,14 +108,18 @@ class Adaptation:
 
 @dataclass(frozen=True)
 class _Run:
-    """What is known of a run without its clients' files."""
+    """What is known of a run without its clients' files; the model that comes with plfl, as if it
+    were one.
+    """
 
     folder: Path
+    name: str
     config: Config
     params: Params
     rounds: int
     clients: frozenset[str]
     facts: dict[str, Any]  # result.json, as far as it is there
+    shipped: Pretrained | None = None
 
 
 def adapt(
@@ -140,48 +143,39 @@ def adapt(
       observer: called as the work goes on.
     """
     started = time.perf_counter()
-    place = None if out is None else Path(out)
+    place = runfolder.as_folder(out)
     require(
-        place is None or not place.exists() or (place.is_dir() and not any(place.iterdir())),
+        place is None or runfolder.is_free(place),
         f"{place} exists and is not empty",
         "choose another ‹--out›",
     )
-    is_shipped = folder == PRETRAINED
-    run = _read_shipped() if is_shipped else _read_run(Path(folder))
+    run = _read_shipped() if folder == PRETRAINED else _read_run(Path(folder))
     config = _configure(run, data, settings or {})
     devices = prepare(config.device, config.cores, deterministic=config.deterministic)
     is_frame = config.data == (GIVEN,)
     loaded = load_frame(data, config) if is_frame else load_sources(config.data, config)
     panel = loaded.usable()
     _check_inputs(run, panel)
-    if is_shipped:
-        check_interval(panel.seconds)
     task = make_whole_task(panel, config, loaded.findings)
-    if is_shipped:
-        run = replace(run, params=dict[str, Any](load_pretrained().fit_to(task.view)))
-    _check_fit(run, config, task)
-    lengths = _curve_lengths(panel) if curve else []
+    run = _fit(run, config, task)
+    lengths = _curve_lengths(panel) if curve else None
     adapter = _Adapter(run, config, devices, observer or (lambda *where: None))
     with runfolder.opened(place, is_new=True):
-        if place is not None:
-            write_text(place / "config.toml", config.to_toml())
-        meters = adapter.adapt(task, place)
-        points = [adapter.measure(panel, days) for days in lengths]
         result = Adaptation(
-            run=load_pretrained().version if is_shipped else run.folder.resolve().name,
+            run=run.name,
             data=list(config.data),
             rounds=run.rounds,
             interval_minutes=panel.minutes,
-            meters=meters,
-            curve=[point for point in points if point] if curve else None,
+            meters=adapter.adapt(task, place),
+            curve=adapter.measure_all(panel, lengths),
             findings=[finding.to_dict() for finding in task.findings],
             seconds=time.perf_counter() - started,
             folder=None if place is None else str(place),
         )
         if place is not None:
-            write_json(
-                place / ADAPTATION, {k: v for k, v in result.to_dict().items() if k != "folder"}
-            )
+            stored = result.to_dict()
+            del stored["folder"]
+            write_json(place / ADAPTATION, stored)
             write_report(place)
     return result
 
@@ -192,20 +186,22 @@ def make_whole_task(panel: Panel, config: Config, findings: Sequence[Finding]) -
 
 
 def _read_shipped() -> _Run:
-    """The model that comes with plfl, as if it were a run."""
     shipped = load_pretrained()
-    params = dict[str, Any](shipped.params)
-    return _Run(Path(PRETRAINED), shipped.config, params, 0, frozenset(), {})
+    return _Run(
+        folder=Path(PRETRAINED),
+        name=shipped.version,
+        config=shipped.config,
+        params=dict[str, Any](shipped.params),
+        rounds=0,
+        clients=frozenset(),
+        facts={},
+        shipped=shipped,
+    )
 
 
 def _read_run(folder: Path) -> _Run:
     """A run's config and shared params, and the ids of its clients where they are on record."""
     require(folder.is_dir(), f"{folder} does not exist", "give the folder of a run")
-    require(
-        (folder / "config.toml").is_file(),
-        f"{folder} has no config.toml",
-        "is it the folder of a run?",
-    )
     config = read_config(folder / "config.toml")
     if not families.find(config.model).publishes(config):
         raise BadInput(
@@ -228,7 +224,7 @@ def _read_run(folder: Path) -> _Run:
         left = f"{rounds} of {wanted} rounds; plfl run --resume {folder} finishes it"
         log.warning("%s has %s", folder, left)
     clients = frozenset(_read_json(folder / "state" / "manifest.json").get("clients", ()))
-    return _Run(folder, config, params, rounds, clients, facts)
+    return _Run(folder, folder.resolve().name, config, params, rounds, clients, facts)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -256,6 +252,8 @@ def _configure(run: _Run, data: Any, settings: Mapping[str, Any]) -> Config:
 
 def _check_inputs(run: _Run, panel: Panel) -> None:
     """Refuse another interval or other covariates than the run's, where they are on record."""
+    if run.shipped is not None:
+        check_interval(panel.seconds)
     theirs = run.facts.get("interval_minutes")
     ours = panel.minutes
     if theirs not in (None, ours):
@@ -274,10 +272,14 @@ def _check_inputs(run: _Run, panel: Panel) -> None:
         )
 
 
-def _check_fit(run: _Run, config: Config, task: Task) -> None:
-    """Refuse meters whose inputs are not those of the shared model."""
+def _fit(run: _Run, config: Config, task: Task) -> _Run:
+    """The run with params for the meters' inputs: the shipped ones take in any covariates, and
+    where others do not fit, the meters are refused.
+    """
+    if run.shipped is not None:
+        run = replace(run, params=dict[str, Any](run.shipped.fit_to(task.view)))
     if _fits(run, config, task):
-        return
+        return run
     names = _listed(task.panel.covariate_names)
     wanted = _count_covariates(run, config, task)
     require(
@@ -346,6 +348,7 @@ class _Adapter:
         tuner, state, choices, _ = self._tune(self.config, task, "adapting")
         calibrations = fit_all(task, tuner.alone.predict(state, "validation"))
         if place is not None:
+            write_text(place / "config.toml", self.config.to_toml())
             write_models(place, task, self.config, tuner.alone.full_params(state), calibrations)
         found = [
             self._describe(task, row, choices[row], calibrations[row])
@@ -389,6 +392,14 @@ class _Adapter:
 
         tell(0)
         return tuner, *tuner.tune(begun, tell), engine.full_params(begun)
+
+    def measure_all(
+        self, panel: Panel, lengths: Sequence[int] | None
+    ) -> list[dict[str, Any]] | None:
+        """The curve: a point for each number of days that can tell; None if it is not asked for."""
+        if lengths is None:
+            return None
+        return [point for days in lengths if (point := self.measure(panel, days))]
 
     def measure(self, panel: Panel, days: int) -> dict[str, Any] | None:
         """How each method does on the last tenth of the record with so many days before it; None if

@@ -69,9 +69,10 @@ def compare(
     begun = config if config.init == PRETRAINED else from_nothing(config)
     comparison = _Comparison(begun, task, devices, part, model)
     forecasts = {}
-    for name in dict.fromkeys(name for name in names if name not in left_out):
-        observer(name)
-        forecasts[name] = comparison.forecast(name)
+    for name in dict.fromkeys(names):
+        if name not in left_out:
+            observer(name)
+            forecasts[name] = comparison.forecast(name)
     return forecasts
 
 

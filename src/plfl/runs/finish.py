@@ -94,7 +94,7 @@ class Ending:
         state: FederationState,
         history: History,
         tuner: Tuner | None = None,
-        observer: Callable[[int], None] | None = None,
+        observer: Callable[[int], None] = lambda num_done: None,
         best: Best | None = None,
     ) -> Result:
         """Tune, evaluate and write; `observer` is called with the rounds of the tuning."""

@@ -46,7 +46,7 @@ def create(folder: Path) -> None:
     """Make a fresh folder for a run; one that holds anything is left alone."""
     try:
         require(
-            not folder.exists() or (folder.is_dir() and _is_unused(folder)),
+            is_free(folder),
             f"{folder} exists and is not empty",
             f"choose another ‹--out DIR›, or go on with ‹--resume {folder}›",
         )
@@ -58,10 +58,12 @@ def create(folder: Path) -> None:
         ) from None
 
 
-def _is_unused(folder: Path) -> bool:
-    """Whether nothing is lost by using the folder: it is empty, or was left before a first
-    checkpoint.
+def is_free(folder: Path) -> bool:
+    """Whether nothing is lost by using the folder: there is none, it is empty, or it was left
+    before a first checkpoint.
     """
+    if not folder.is_dir():
+        return not folder.exists()
     is_saved = any(folder.glob("state*/manifest.json"))
     return not is_saved and {path.name for path in folder.iterdir()} <= _BEFORE_FIRST_CHECKPOINT
 

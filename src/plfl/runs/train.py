@@ -1,8 +1,9 @@
 """Training and evaluating one federation, from a config to a result.
 
 `run` is the whole job: data, method, rounds, checkpoints; then `plfl.runs.finish` evaluates and
-writes. It can be stopped at any moment and resumed; on a CPU the outcome is bit-identical to a run
-that was never stopped.
+writes. With `patience`, rounds end early where the validation part shows no gain any more, and what
+is finished is the best state, not the last. A run can be stopped at any moment and resumed; on a
+CPU the outcome is bit-identical to a run that was never stopped.
 """
 
 import logging
@@ -105,27 +106,15 @@ def run(
         f"config is a plfl.Config, not a {type(config).__name__}",
         "write plfl.Config(rounds=10), say",
     )
-    require(
-        resume is None or out is None,
-        "a resumed run goes on in its own folder",
-        "leave out ‹--out›",
-    )
     compared = baseline_names(baselines)
-    folder = runfolder.as_folder(out if resume is None else resume)
-    if chosen := processes.decide_once(lambda: folder and str(folder)):
-        folder = Path(chosen)  # that of the first process
-    from_python = {"data": (GIVEN,) if data is not None else None, "model": model and GIVEN}
-    given: dict[str, Any] = {name: value for name, value in from_python.items() if value}
+    folder = _choose_folder(out, resume)
+    given: dict[str, Any] = {"data": (GIVEN,)} if data is not None else {}
+    given |= {"model": GIVEN} if model else {}
     with ExitStack() as stack, _exhaustion_explained():
         config = config and config.model_copy(update=given)
         if resume is not None and folder is not None:
-            require(
-                (folder / "config.toml").is_file(),
-                f"{folder} has no config.toml",
-                "is it the folder of a run?",
-            )
+            config = _resumed_config(folder, config, given)  # told before anything is touched
             stack.enter_context(runfolder.opened(folder))
-            config = _resumed_config(folder, config, given)
         config = complete(config or Config(**given))
         runfolder.as_folder(config.init)
         devices = prepare(config.device, config.cores, deterministic=config.deterministic)
@@ -138,6 +127,18 @@ def run(
         if resume is None:
             stack.enter_context(runfolder.opened(folder, is_new=True))
         return train_federation(federation, RunFiles(folder), compared, observer, started, *begun)
+
+
+def _choose_folder(out: str | Path | None, resume: str | Path | None) -> Path | None:
+    """Where the run writes: that of the first process, where there are several."""
+    require(
+        resume is None or out is None,
+        "a resumed run goes on in its own folder",
+        "leave out ‹--out›",
+    )
+    folder = runfolder.as_folder(out if resume is None else resume)
+    chosen = processes.decide_once(lambda: folder and str(folder))
+    return Path(chosen) if chosen else folder
 
 
 def train_federation(
@@ -225,6 +226,10 @@ class _Rounds:
                     self._leave()
                 if said[0][1]:
                     self._save()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Score the last round, go back to the best one if it was looked for, and save."""
         if self.history[-1]["validation_mase"] is None:
             self._evaluate()
         if self.best is not None:

@@ -106,7 +106,7 @@ class Tuner:
         return self.alone.predict_at(self.alone.start_with(self.engine.full_params(state)), origins)
 
     def tune(
-        self, state: FederationState, observer: Callable[[int], None] | None = None
+        self, state: FederationState, observer: Callable[[int], None] = lambda num_done: None
     ) -> tuple[FederationState, list[dict[str, Choice]]]:
         """The state of `alone` after every client's choice, and the choices by client and band.
 
@@ -133,10 +133,7 @@ class Tuner:
             state = jax.block_until_ready(self.alone.run_round(state, at)[0].state)
             for share in SHARES if at in _moments(rounds) else ():
                 tuned = self.alone.fetch(state).clients.personal
-                mixed = {
-                    name: shared[name] + np.float32(share) * (tuned[name] - shared[name])
-                    for name in shared
-                }
+                mixed = _mix(shared, tuned, share)
                 parts = errors_of(self.alone.start_with(mixed))
                 errors = parts[:, 0]
                 votes = (parts < shared_parts)[:, 1:].sum(axis=1)  # (clients, bands)
@@ -146,8 +143,7 @@ class Tuner:
                         best[name][is_better[:, k]] = mixed[name][is_better[:, k]]
                 goal = np.where(is_better, errors, goal)
                 kept[is_better] = (at, share)
-            if observer is not None:
-                observer(at)
+            observer(at)
         errors = np.where(kept[..., 0] > 0, goal, shared_errors)
         choices = [
             {
@@ -157,6 +153,14 @@ class Tuner:
             for of_client in np.stack([kept[..., 0], kept[..., 1], shared_errors, errors], axis=-1)
         ]
         return self.alone.start_with(best), choices
+
+
+def _mix(shared: dict[str, np.ndarray], tuned: Params, share: float) -> dict[str, np.ndarray]:
+    """The shared params, moved by a share of the way to the tuned ones."""
+    return {
+        name: value + np.float32(share) * (np.asarray(tuned[name]) - value)
+        for name, value in shared.items()
+    }
 
 
 def _moments(rounds: int) -> set[int]:

@@ -22,7 +22,7 @@ from plfl.data.comstock.layout import (
     series_path,
 )
 from plfl.data.comstock.read import Building, read_metadata
-from plfl.data.download import Downloads, Patience, Progress
+from plfl.data.download import DownloadProgress, Downloads, Patience
 from plfl.errors import BadInput, Interrupted, RunFailed, require
 from plfl.storage import locked
 
@@ -74,7 +74,7 @@ def fetch_comstock(
     base_url: str | None = None,
     seed: int = 0,
     workers: int = 8,
-    observer: Callable[[Progress], None] | None = None,
+    observer: Callable[[DownloadProgress], None] | None = None,
     patience: Patience = Patience(),  # noqa: B008 (frozen)
 ) -> FetchResult:
     """Download metadata, time series and county weather of some buildings, and nothing else.

@@ -67,10 +67,7 @@ def _choose(head: Head) -> tuple[str, ...]:
         return ("ds",)
     moments = [name for name in stamps if _is_moment(head, name)]
     if moments:
-        positions = [
-            name for name in filter(words.is_position, head.kinds) if _is_period(head, name)
-        ]
-        return (_first_start(head, moments), *positions[:1])
+        return (_first_start(head, moments), *_find_positions(head)[:1])
     if not stamps:
         return _find_parts(head)
     others = _find_clocks(head)

@@ -80,7 +80,7 @@ log = logging.getLogger("plfl")
 
 
 @dataclass
-class Answer:
+class StoredAnswer:
     """An answer that was announced, and what has come of it."""
 
     message_id: str
@@ -94,7 +94,7 @@ class _Request:
     # A request that was not answered, and what has come of its answer.
     client: str
     until: float
-    answer: Answer | None = None
+    answer: StoredAnswer | None = None
     is_in_flight: bool = False
 
 
@@ -108,19 +108,19 @@ class Session:
         self._heartbeat = HeartbeatSender(sign_of_life(runtime))
         self._heartbeat.start()
 
-    def find(self, request: str) -> Answer | None:
+    def find(self, request: str) -> StoredAnswer | None:
         """The answer to a request, if one was announced."""
         found = self.runtime.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=[request]))
         if not found.messages_list:
             return None
         parts = [each.object_id for each in iterate_object_tree(found.message_object_trees[0])]
-        return Answer(
+        return StoredAnswer(
             found.messages_list[0].metadata.message_id,
             list(dict.fromkeys(parts)),
             time.monotonic() + _PULL_SECONDS,
         )
 
-    def look(self, answer: Answer) -> Message | Failure | None:
+    def look(self, answer: StoredAnswer) -> Message | Failure | None:
         """What a client said, once that is known; fetches what is there of it."""
         if len(answer.missing) + len(answer.parts) > _MOST_PARTS:
             return Failure(f"its answer has more than {_MOST_PARTS} parts", is_fault=True)
@@ -139,7 +139,7 @@ class Session:
             answer.parts[answer.missing.pop(0)] = found.object_content
         return _read(answer)
 
-    def forget(self, answer: Answer) -> None:
+    def forget(self, answer: StoredAnswer) -> None:
         """Let the SuperLink forget an answer."""
         self.runtime.ConfirmMessageReceived(
             message_pb2.ConfirmMessageReceivedRequest(
@@ -158,7 +158,7 @@ class Session:
         self.grid.close()
 
 
-def _read(answer: Answer) -> Message | Failure:
+def _read(answer: StoredAnswer) -> Message | Failure:
     # A client's answer whose parts are all there, or what is wrong with it.
     found = inflate_object_from_contents(answer.message_id, answer.parts)
     if not isinstance(found, FlowerMessage):

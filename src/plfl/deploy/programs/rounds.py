@@ -89,8 +89,8 @@ def name_run(settings: ServerSettings) -> RunName:
 
 
 def first_params(settings: ServerSettings) -> Params | None:
-    """The parameters that a run begins with whose first checkpoint is still to be written, if not
-    with the seed's.
+    """The parameters of the earlier run that server.toml names, for a run whose first checkpoint is
+    still to be written; None if it begins as its config says.
     """
     if not settings.init or any(settings.folder.glob("state*/manifest.json")):
         return None

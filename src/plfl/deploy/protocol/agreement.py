@@ -39,7 +39,7 @@ log = logging.getLogger("plfl")
 class Agreement:
     """Everything that has to be the same on both sides."""
 
-    # The name of this run of the federation; a new one starts from nothing.
+    # The name of this run of the federation; a new run has another.
     run: str
     config: Mapping[str, Any]
     version: str

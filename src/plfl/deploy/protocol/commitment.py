@@ -47,7 +47,7 @@ class Refused(Exception):
     """A request that this client does not follow, and why."""
 
 
-class Asked(NamedTuple):
+class AskedRound(NamedTuple):
     """What a round was asked with: the same again gets the same answer."""
 
     run: str
@@ -62,7 +62,7 @@ class Asked(NamedTuple):
 class Keepsake:
     """The last round that a client trained."""
 
-    asked: Asked
+    asked: AskedRound
     before: ClientState
     after: ClientState
     update: Params
@@ -165,7 +165,7 @@ class Commitment:
         kept = self.last_round()
         return self.newcomer() if kept is None else kept.after
 
-    def train(self, asked: Asked, sent: Params, kept: Keepsake | None) -> Keepsake:
+    def train(self, asked: AskedRound, sent: Params, kept: Keepsake | None) -> Keepsake:
         """Train a round from what was kept of the last one, and keep it."""
         training = self.plan(asked.local_steps, asked.batch).training
         before = self.newcomer() if kept is None else _begin(kept, asked.round)
@@ -243,9 +243,9 @@ def recall(folder: Path, template: ClientState, shared: Params) -> Keepsake | No
     for place in places:
         try:
             named, facts = read_arrays(place)
-            asked = {name: kind(facts[name]) for name, kind in Asked.__annotations__.items()}
+            asked = {name: kind(facts[name]) for name, kind in AskedRound.__annotations__.items()}
             found = jax.tree.map(np.asarray, from_named(trees, named))
-            return Keepsake(asked=Asked(**asked), loss=float.fromhex(facts["loss"]), **found)
+            return Keepsake(asked=AskedRound(**asked), loss=float.fromhex(facts["loss"]), **found)
         except (Damaged, KeyError, ValueError) as error:
             log.warning("%s cannot be used (%s); going on with the one before", place, error)
     if places:

@@ -58,7 +58,7 @@ class Coordinator:
     # Called whenever something has changed.
     observer: Callable[["Coordinator"], None] = lambda coordinator: None
     is_stopped: Callable[[], bool] = lambda: False
-    # The shared params that a new run begins with, if not with the seed's.
+    # The shared params of an earlier run that a new one begins with, if not with its config's.
     init: Params | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     # Clients that have the last shared params.

@@ -21,7 +21,7 @@ from plfl.data.sources import Loaded
 from plfl.deploy.files.settings import Policy
 from plfl.deploy.files.state import COUNT_FILE, PLAN_FILE, parse_counts
 from plfl.deploy.protocol.agreement import Agreement, shared_shapes, shipped_start
-from plfl.deploy.protocol.commitment import Asked, Commitment, Refused, forget_programs
+from plfl.deploy.protocol.commitment import AskedRound, Commitment, Refused, forget_programs
 from plfl.deploy.protocol.messages import DONE, END, PLAN, READY, UPDATE, Message, leave, refuse
 from plfl.deploy.protocol.policy import (
     fault_of_config,
@@ -133,7 +133,7 @@ class Node:
         agreed = self.agreed
         sent = self._sent_params(request)
         _refuse_if(fault_of_training(agreed.config, request.facts, agreed.num_windows))
-        asked = Asked(
+        asked = AskedRound(
             run=agreed.agreement.run,
             **{name: fact for name, fact in request.facts.items() if name != "agreement"},
         )

@@ -40,7 +40,7 @@ _DATA_AXES = ClientData._make(None if name == "calendar" else 0 for name in Clie
 _DATA_SPECS = ClientData._make(P() if axis is None else P("clients") for axis in _DATA_AXES)
 
 # Next states, updates and mean losses of some rows.
-Answer = tuple[ClientState, Params, jax.Array]
+RowAnswers = tuple[ClientState, Params, jax.Array]
 
 
 class RowInputs(NamedTuple):
@@ -111,7 +111,7 @@ class Rows:
 
     def train(
         self, inputs: RowInputs, cohort: jax.Array, round_index: jax.Array, *, num_asked: int
-    ) -> Answer:
+    ) -> RowAnswers:
         """Next states, updates and mean losses of all rows.
 
         Rows that are not of the cohort stay as they are, with an update of zero.
@@ -131,11 +131,11 @@ class Rows:
         num_times = -(-num_here // self.block)
         return -(-num_here // num_times)
 
-    def _update_rows(self, inputs: RowInputs, round_index: jax.Array) -> Answer:
+    def _update_rows(self, inputs: RowInputs, round_index: jax.Array) -> RowAnswers:
         """`_update_row` of several rows at once."""
         return jax.vmap(self._update_row, in_axes=(_INPUT_AXES, None))(inputs, round_index)
 
-    def _update_row(self, inputs: RowInputs, round_index: jax.Array) -> Answer:
+    def _update_row(self, inputs: RowInputs, round_index: jax.Array) -> RowAnswers:
         training = self.training
         if self.make_optimizer is not None:
             training = training._replace(optimizer=self.make_optimizer(**inputs.settings))
@@ -151,7 +151,7 @@ class Rows:
 
     def _train_on_each(
         self, inputs: RowInputs, cohort: jax.Array, round_index: jax.Array, size: int | None
-    ) -> Answer:
+    ) -> RowAnswers:
         """Each device walks through its own rows of the cohort: a core one by one, a GPU `size` at
         a time.
         """
@@ -162,16 +162,16 @@ class Rows:
             out_specs=P("clients"),
             check_vma=False,
         )
-        def train_shard(inputs: RowInputs, cohort: jax.Array, round_index: jax.Array) -> Answer:
+        def train_shard(inputs: RowInputs, cohort: jax.Array, round_index: jax.Array) -> RowAnswers:
             # Everything in here counts this device's rows only.
             asked_first = jnp.argsort(~cohort, stable=True)
 
-            def train_one(k: jax.Array, rows: Answer) -> Answer:
+            def train_one(k: jax.Array, rows: RowAnswers) -> RowAnswers:
                 c = asked_first[k]
                 answer = self._update_row(inputs._replace(clients=rows[0]).take(c), round_index)
                 return jax.tree.map(lambda stack, value: stack.at[c].set(value), rows, answer)
 
-            def train_some(k: jax.Array, rows: Answer) -> Answer:
+            def train_some(k: jax.Array, rows: RowAnswers) -> RowAnswers:
                 assert size is not None
                 place = k * size + jnp.arange(size)
                 some = asked_first[jnp.minimum(place, len(cohort) - 1)]
@@ -242,7 +242,7 @@ def take_rows(data: ClientData, index: jax.Array | int) -> ClientData:
     )
 
 
-def _nothing_yet(inputs: RowInputs) -> Answer:
+def _nothing_yet(inputs: RowInputs) -> RowAnswers:
     """Rows as they are before any has trained."""
     losses = jnp.zeros(inputs.keys.shape[0])
     return inputs.clients, jax.tree.map(jnp.zeros_like, inputs.shared), losses

@@ -5,7 +5,7 @@ live.js fetches the page again and again while it is open. Ids and reasons come 
 all of them are escaped, and the page's policy lets no script run but its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
@@ -29,8 +29,10 @@ def make_federation_page(found: Mapping[str, Any], under_way: str, traffic: str)
     troubles = [
         (row["round"], client, what) for row in reversed(history) for client, what in row["remarks"]
     ]
-    asked = [(row["round"], len(row["asked"])) for row in history]
-    counted = [(row["round"], len(row["accepted"])) for row in history]
+
+    def by_round(value: Callable[[Any], Any]) -> Points:
+        return [(row["round"], value(row)) for row in history]
+
     return render_page(
         "federation.html",
         script=_SCRIPT,
@@ -46,11 +48,14 @@ def make_federation_page(found: Mapping[str, Any], under_way: str, traffic: str)
         num_bytes=found["bytes"],
         troubles=troubles[:MAX_FINDINGS],
         num_troubles=len(troubles),
-        loss_chart=_draw("Mean clipped loss", [(row["round"], row["loss"]) for row in history]),
-        clients_chart=_draw("Clients that counted", counted, asked, has_zero=True),
-        seconds_chart=_draw(
-            "Seconds", [(row["round"], row["seconds"]) for row in history], has_zero=True
+        loss_chart=_draw("Mean clipped loss", by_round(lambda row: row["loss"])),
+        clients_chart=_draw(
+            "Clients that counted",
+            by_round(lambda row: len(row["accepted"])),
+            by_round(lambda row: len(row["asked"])),
+            has_zero=True,
         ),
+        seconds_chart=_draw("Seconds", by_round(lambda row: row["seconds"]), has_zero=True),
         history=history,
         rounds=history[: -_SHOWN_ROUNDS - 1 : -1],
         clients=sorted(found["clients"], key=_is_well),

@@ -26,7 +26,7 @@ from pydantic.dataclasses import dataclass as validated
 from plfl.config import NOTHING, Config, check_key, check_keys
 from plfl.data.panel import Panel
 from plfl.data.rules import Finding, Place
-from plfl.data.sources import Asked, load_sources
+from plfl.data.sources import AskedReadings, load_sources
 from plfl.errors import BadInput, require
 from plfl.federate.plan import AGGREGATE_SETTINGS, CLIENT_SETTINGS, SERVER_SETTINGS, complete
 from plfl.forecast import families
@@ -322,7 +322,7 @@ def load_fold(source: str, config: Config, fold: Fold) -> Task:
     left out.
     """
     try:
-        loaded = load_sources([source], config, asked=Asked(until=fold.end))
+        loaded = load_sources([source], config, asked=AskedReadings(until=fold.end))
         panel = loaded.usable()
         is_there = np.isfinite(panel.load[:, panel.times() >= fold.begin]).any(axis=1)
         require(is_there.any(), "no client has a reading in its test part")
