@@ -3,6 +3,7 @@ is left behind.
 """
 
 import logging
+import subprocess
 import sys
 import threading
 import time
@@ -141,3 +142,22 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match=r"cannot write to .*file"), logged(tmp_path / "file"):
         pass
+
+
+def test_a_program_of_flower_s_whose_exit_is_interrupted_is_gone_with_its_threads():
+    """Else a client that is revoked at the wrong moment would be there for ever."""
+    program = """
+import sys, threading, time, types
+from plfl.deploy.flower import process
+
+def interrupted():
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    raise KeyboardInterrupt
+
+sys.modules["flwr.supernode.cli"] = types.SimpleNamespace(flower_supernode=interrupted)
+process._prepare_supernode = lambda key: None
+sys.argv = ["process", "supernode", "--root-certificates", "ca.crt"]
+process.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=30)
+    assert done.returncode == 1

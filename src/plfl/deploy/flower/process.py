@@ -201,7 +201,12 @@ def main() -> None:
         _prepare_supernode(plain_key if is_plain else None)
         options += [] if is_plain else [mark, plain_key]
     sys.argv = [f"flower-{role}", *options]
-    run()
+    try:
+        run()
+    except KeyboardInterrupt:
+        # Two refusals at once make Flower signal itself twice, and the second one interrupts its
+        # exit. Its threads would keep this process as it is, and nobody would notice.
+        os._exit(1)
 
 
 if __name__ == "__main__":
