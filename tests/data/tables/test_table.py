@@ -253,6 +253,22 @@ def test_statics_and_zones_come_from_a_table_of_their_own(tmp_path):
     assert [(f.code, f.place.column) for f in loaded.findings] == [("PLF307", "kind")]
 
 
+def test_facts_of_meters_that_are_known_by_their_zone_are_found_by_it(tmp_path):
+    frame = (
+        clean(1, days=5).assign(unique_id="Europe/Rome").rename(columns={"unique_id": "timezone"})
+    )
+    statics = write_text(tmp_path, "timezone,floor_area\nEurope/Rome,7\n", "facts.csv")
+    loaded = load(write(tmp_path, frame), statics=statics, id_column="timezone")
+    assert (loaded.panel.ids, loaded.panel.statics.tolist()) == (("Europe/Rome",), [[7]])
+
+
+def test_a_frame_with_two_columns_of_one_name_is_refused_whichever_it_is():
+    times = pa.array(pd.date_range("2018-01-01", periods=3, freq="h", tz="UTC"))
+    for name in ("__index_level_0__", "y"):
+        with pytest.raises(Fault, match="PLF302"):
+            load_frame(pa.table([times, times], names=[name, name]), Config())
+
+
 @pytest.mark.parametrize(
     ("text", "detail"),
     [

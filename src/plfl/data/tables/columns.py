@@ -101,8 +101,9 @@ def _as_frame(frame: Any) -> Any:
 def _name_index(table: pa.Table) -> pa.Table:
     """The table with the times of an index that has no name as `ds`."""
     names = table.column_names
-    is_timed = _INDEX in names and pa.types.is_timestamp(table.schema.field(_INDEX).type)
-    if not is_timed or _TIME in names:
+    if names.count(_INDEX) != 1 or _TIME in names:  # two of a name are refused by `check_names`
+        return table
+    if not pa.types.is_timestamp(table.schema.field(_INDEX).type):
         return table
     return table.rename_columns([_TIME if name == _INDEX else name for name in names])
 

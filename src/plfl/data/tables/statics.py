@@ -52,7 +52,7 @@ def read_statics(config: Config, ids: Sequence[str], findings: list[Finding]) ->
     names = _usable(columns, head, [identity, _TIMEZONE], findings)
     statics = Statics(names, file=columns.file)
     decimal = config.decimal or find_decimal(c for name in names for c in head.cells[name]) or "."
-    zone = [_TIMEZONE] if _TIMEZONE in columns.schema.names else []
+    zone = [_TIMEZONE] if _TIMEZONE in {*columns.schema.names} - {identity} else []
     for rows in read_rows(columns, [identity, *names, *zone]):
         clients = _read_facts(rows, identity, statics, decimal)
         if zone:
