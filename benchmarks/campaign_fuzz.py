@@ -1613,10 +1613,10 @@ class Worker:
         return Outcome(dead, "crash or hang", ("failed",), self.limit, failure=why)
 
 
-def run(count: int, seed: int, jobs: int, limit: float) -> Iterator[Outcome]:
+def run(count: int, seed: int, jobs: int, limit: float, first: int = 0) -> Iterator[Outcome]:
     """Try all inputs in worker processes."""
     blocks = iter(
-        [list(range(begin, min(count, begin + BLOCK))) for begin in range(0, count, BLOCK)]
+        [list(range(begin, min(count, begin + BLOCK))) for begin in range(first, count, BLOCK)]
     )
     with tempfile.TemporaryDirectory() as folder:
         workers = [Worker(seed, Path(folder) / f"{k}.log", limit) for k in range(jobs)]
@@ -1667,6 +1667,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--count", type=int, default=200_000)
+    parser.add_argument("--first", type=int, default=0, help="go on with this input")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds for an input")
@@ -1679,7 +1680,7 @@ def main() -> None:
         sys.exit(bool(outcome.failure))
     begun = time.monotonic()
     outcomes: list[Outcome] = []
-    for outcome in run(options.count, options.seed, options.jobs, options.limit):
+    for outcome in run(options.count, options.seed, options.jobs, options.limit, options.first):
         outcomes.append(outcome)
         if outcome.failure:
             print(
