@@ -68,7 +68,7 @@ benchmark-data: install  ## Simulate the bundled buildings anew with EnergyPlus 
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[simulate]'
 	$(BIN)/python tools/benchmark/make.py --out src/plfl/data/benchmark
 
-pretrained: install  ## Train the shared model that ships anew (minutes on a GPU, an hour on two cores)
+pretrained: install  ## Train the shared model that ships anew (minutes on a large GPU, long on a few cores)
 	$(BIN)/python pretraining/train.py
 
 docs: install  ## Write the pages that are made from the code
